@@ -1,1 +1,18 @@
 //! kvferry moves the KV cache of large language models from prefill to decode workers.
+
+pub mod bootstrap;
+mod config;
+mod error;
+mod ids;
+pub mod layout;
+pub mod memory;
+mod poll;
+pub mod transport;
+pub mod wire;
+
+pub use config::{Config, ConfigError, Deadlines, Limits, Liveness};
+pub use error::{ErrorKind, Fault, KVTransferError, Origin};
+pub use ids::{
+    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, LinkId, OpId, Party, Rank, RegionId, Room, Side,
+};
+pub use poll::{KVPoll, Release};

@@ -1,0 +1,1 @@
+//! Admitted grants of a link and who is applying under them.

@@ -1,0 +1,1 @@
+//! The in-process transport: the reference, and what single-process users run.

@@ -1,0 +1,1 @@
+//! Control connection and data lanes over TCP.

@@ -1,0 +1,1 @@
+//! Bodies that describe pools and page lists.
