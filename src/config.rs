@@ -115,7 +115,11 @@ impl Config {
         }
         if limits.in_flight_bytes < limits.write_bytes {
             let value = limits.in_flight_bytes;
-            return Err(ConfigError { field: "limits.in_flight_bytes", value, rule: "at least limits.write_bytes" });
+            return Err(ConfigError {
+                field: "limits.in_flight_bytes",
+                value,
+                rule: "at least limits.write_bytes",
+            });
         }
         if limits.payload_bytes > 1 << 20 {
             let value = limits.payload_bytes as u64;

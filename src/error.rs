@@ -157,7 +157,15 @@ impl Fault {
 
     pub(crate) fn at(self, moment: Moment, origin: Origin) -> KVTransferError {
         let Moment { room, state, elapsed } = moment;
-        KVTransferError { room, state, elapsed, kind: self.kind, origin, detail: self.detail, source: self.source }
+        KVTransferError {
+            room,
+            state,
+            elapsed,
+            kind: self.kind,
+            origin,
+            detail: self.detail,
+            source: self.source,
+        }
     }
 }
 

@@ -7,12 +7,14 @@ mod ids;
 pub mod layout;
 pub mod memory;
 mod poll;
+pub mod session;
 pub mod transport;
 pub mod wire;
 
 pub use config::{Config, ConfigError, Deadlines, Limits, Liveness};
 pub use error::{ErrorKind, Fault, KVTransferError, Origin};
 pub use ids::{
-    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, LinkId, OpId, Party, Rank, RegionId, Room, Side,
+    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, LinkId, OpId, Party, Rank, RegionId, Room,
+    Side,
 };
 pub use poll::{KVPoll, Release};

@@ -46,6 +46,11 @@ impl PageList {
     pub fn new(first: u32, indices: Vec<u32>) -> Self {
         Self { first, indices }
     }
+
+    /// Tokens these pages hold at this page size.
+    pub fn covers(&self, _page_tokens: u32) -> Range<u32> {
+        todo!()
+    }
 }
 
 impl Pages<'_> {

@@ -1,0 +1,171 @@
+//! State, first cause and deadlines of one room: what both sides keep in the same way.
+
+use super::phase::Trigger;
+use super::{Action, Figures};
+use crate::config::Deadlines;
+use crate::error::{ErrorKind, Fault, KVTransferError, Moment, Origin};
+use crate::ids::{GrantId, LinkId, Party, Room};
+use crate::poll::KVPoll;
+use crate::wire::{Cause, RoomFrame};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(super) struct Course {
+    room: Room,
+    party: Party,
+    deadlines: Deadlines,
+    state: KVPoll,
+    error: Option<KVTransferError>,
+    entered: Instant,
+    progressed: Instant,
+    fenced: bool,
+    actions: VecDeque<Action>,
+    pub(super) figures: Figures,
+}
+
+impl Course {
+    pub(super) fn new(now: Instant, room: Room, party: Party, deadlines: Deadlines) -> Self {
+        Self {
+            room,
+            party,
+            deadlines,
+            state: KVPoll::Bootstrapping,
+            error: None,
+            entered: now,
+            progressed: now,
+            fenced: false,
+            actions: VecDeque::new(),
+            figures: Figures { created: now, granted: None, first_byte: None, last_byte: None, bytes: 0 },
+        }
+    }
+
+    pub(super) fn step(&mut self, now: Instant, trigger: Trigger) {
+        if let Some(next) = self.state.on(trigger) {
+            self.state = next;
+            self.entered = now;
+            self.progressed = now;
+        }
+    }
+
+    /// Something useful happened: the stall deadline starts anew.
+    pub(super) fn progress(&mut self, now: Instant) {
+        self.progressed = now;
+    }
+
+    pub(super) fn moved(&mut self, now: Instant, bytes: u64) {
+        self.progress(now);
+        self.figures.first_byte.get_or_insert(now);
+        self.figures.last_byte = Some(now);
+        self.figures.bytes += bytes;
+    }
+
+    /// Ends the room. The first cause is kept; later ones are its effects. Answers whether this was
+    /// the first.
+    pub(super) fn fail(&mut self, now: Instant, fault: Fault, origin: Origin) -> bool {
+        if self.state.is_terminal() {
+            return false;
+        }
+        let elapsed = now.saturating_duration_since(self.figures.created);
+        let moment = Moment { room: self.room, state: self.state, elapsed };
+        self.error = Some(fault.at(moment, origin));
+        self.step(now, Trigger::Broken);
+        true
+    }
+
+    pub(super) fn fail_here(&mut self, now: Instant, fault: Fault) -> bool {
+        self.fail(now, fault, Origin::Local(self.party))
+    }
+
+    /// Ends the room for the reason another party gave.
+    pub(super) fn fail_for(&mut self, now: Instant, cause: &Cause) -> bool {
+        // A cause that has come back to its origin stays local there.
+        let origin =
+            if cause.origin == self.party { Origin::Local(self.party) } else { Origin::Peer(cause.origin) };
+        self.fail(now, Fault::new(cause.kind, cause.detail.as_str()), origin)
+    }
+
+    pub(super) fn send(&mut self, link: LinkId, id: GrantId, frame: RoomFrame) {
+        self.actions.push_back(Action::Send { link, id, frame });
+    }
+
+    pub(super) fn ask(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The first cause, as it is told to others.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        let error = self.error.as_ref()?;
+        Some(Cause {
+            origin: error.party(),
+            state: error.state,
+            kind: error.kind,
+            detail: error.detail.to_string(),
+        })
+    }
+
+    /// A cause of ours that does not end the room: the answer to one peer's broken rule.
+    pub(super) fn refusal(&self, kind: ErrorKind, detail: String) -> Cause {
+        Cause { origin: self.party, state: self.state, kind, detail }
+    }
+
+    pub(super) fn state(&self) -> KVPoll {
+        self.state
+    }
+
+    pub(super) fn error(&self) -> Option<&KVTransferError> {
+        self.error.as_ref()
+    }
+
+    /// When the next deadline fires; `draining` says whether pages are still out after the end.
+    pub(super) fn deadline(&self, draining: bool) -> Option<Instant> {
+        if self.state.is_terminal() {
+            return (draining && !self.fenced).then(|| self.entered + self.deadlines.drain);
+        }
+        let (_, since, limit) = self.phase();
+        let phase = since + limit;
+        let total = self.deadlines.total.map(|total| self.figures.created + total);
+        Some(total.map_or(phase, |total| total.min(phase)))
+    }
+
+    /// The deadline that has passed, as a fault that names phase, elapsed time and limit; `missing`
+    /// says who was waited for.
+    pub(super) fn overdue(&self, now: Instant, missing: impl FnOnce() -> String) -> Option<Fault> {
+        if self.state.is_terminal() {
+            return None;
+        }
+        let (mut phase, mut since, mut limit) = self.phase();
+        if let Some(total) = self.deadlines.total
+            && now >= self.figures.created + total
+        {
+            (phase, since, limit) = ("total", self.figures.created, total);
+        }
+        if now < since + limit {
+            return None;
+        }
+        let elapsed = now.saturating_duration_since(since);
+        let detail = format!("{phase}: {elapsed:.3?} of {limit:?} have passed; {}", missing());
+        Some(Fault::new(ErrorKind::Timeout, detail))
+    }
+
+    /// Whether it is time to fence links that do not vouch; true once.
+    pub(super) fn must_fence(&mut self, now: Instant) -> bool {
+        let due = self.state.is_terminal() && !self.fenced && now >= self.entered + self.deadlines.drain;
+        self.fenced |= due;
+        due
+    }
+
+    fn phase(&self) -> (&'static str, Instant, Duration) {
+        match self.state {
+            KVPoll::Bootstrapping => ("bootstrap", self.entered, self.deadlines.bootstrap),
+            KVPoll::WaitingForInput => {
+                ("waiting for input", self.progressed, self.deadlines.waiting_for_input)
+            }
+            _ => ("stall", self.progressed, self.deadlines.stall),
+        }
+    }
+}

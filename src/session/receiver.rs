@@ -1,0 +1,348 @@
+//! The decode side of a room: pages lent to every source, until each byte is in place.
+
+use super::course::Course;
+use super::phase::Trigger;
+use super::source::Source;
+use super::{Action, Figures, Session};
+use crate::config::Deadlines;
+use crate::error::{ErrorKind, Fault, KVTransferError, Origin};
+use crate::ids::{GrantId, GroupId, LinkId, OpId, Party, Rank};
+use crate::layout::{PageList, Share};
+use crate::poll::{KVPoll, Release};
+use crate::wire::{Grant, Offer, RoomFrame};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The decode side of one room on one rank.
+#[derive(Debug)]
+pub struct ReceiverSession {
+    course: Course,
+    id: GrantId,
+    destinations: Vec<Rank>,
+    layers: Vec<u32>,
+    sources: BTreeMap<Rank, Source>,
+    lent: Option<Lent>,
+}
+
+/// What a receiver lends to its sources.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[expect(clippy::exhaustive_structs, reason = "made by drivers")]
+pub struct Lent {
+    /// Tokens wanted; those before are held already.
+    pub tokens: Range<u32>,
+    /// Pages by group of the receiver's layout; rows for row groups.
+    pub pages: Arc<[(GroupId, PageList)]>,
+}
+
+/// How a source is reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[expect(clippy::exhaustive_structs, reason = "made by drivers")]
+pub struct SourceLink {
+    /// The link.
+    pub link: LinkId,
+    /// Who it is.
+    pub party: Party,
+    /// Whether this side applies the bytes, and so can stop them and count them itself.
+    pub revocable: bool,
+    /// The receiver's layout as announced on this link.
+    pub epoch: u32,
+    /// The source's layout.
+    pub source_epoch: u32,
+}
+
+impl ReceiverSession {
+    /// A room that waits for its sources; `destinations` are all decode ranks that join the same
+    /// senders, `layers` the global layers of this rank's pool.
+    pub fn new(
+        now: Instant,
+        id: GrantId,
+        party: Party,
+        deadlines: Deadlines,
+        destinations: Vec<Rank>,
+        layers: Vec<u32>,
+    ) -> Self {
+        let course = Course::new(now, id.room, party, deadlines);
+        Self { course, id, destinations, layers, sources: BTreeMap::new(), lent: None }
+    }
+
+    /// Says which ranks feed this room and what each owes (`None`: nothing, but it must say so). Once.
+    pub fn expect(&mut self, now: Instant, sources: impl IntoIterator<Item = (Rank, Option<Share>)>) {
+        for (rank, share) in sources {
+            self.sources.entry(rank).or_insert_with(|| Source::new(share, self.layers.clone()));
+        }
+        self.course.progress(now);
+    }
+
+    /// A source is connected and its layout fits: join it.
+    pub fn source_up(&mut self, now: Instant, rank: Rank, link: SourceLink) {
+        let Some(source) = self.sources.get_mut(&rank).filter(|source| source.link.is_none()) else { return };
+        if self.course.state().is_terminal() {
+            return; // it has never heard of this room, and need not
+        }
+        source.link = Some(link);
+        let destinations = self.destinations.clone();
+        self.course.send(link.link, self.id, RoomFrame::Join { destinations });
+        self.lend(rank);
+        if self.sources.values().all(|source| source.link.is_some()) {
+            self.course.step(now, Trigger::Known);
+        }
+    }
+
+    /// Lends pages to every source. Once.
+    pub fn grant(&mut self, now: Instant, lent: Lent) {
+        if self.course.state().is_terminal() || self.lent.is_some() {
+            return;
+        }
+        self.lent = Some(lent);
+        self.course.figures.granted = Some(now);
+        self.course.progress(now);
+        let ranks: Vec<_> = self.sources.keys().copied().collect();
+        ranks.into_iter().for_each(|rank| self.lend(rank));
+    }
+
+    /// All bytes of a write are in place.
+    pub fn landed(&mut self, now: Instant, link: LinkId, op: OpId, bytes: u64) {
+        let Some((party, source)) = self.at(link) else { return };
+        match source.land(op, bytes) {
+            Ok(0) => return,
+            Ok(bytes) => self.course.moved(now, bytes),
+            Err(fault) => {
+                self.course.fail(now, fault, Origin::Peer(party));
+            }
+        }
+        self.course.step(now, Trigger::Started);
+        self.conclude(now);
+    }
+
+    /// Nothing will touch the pages for this link's writer any more.
+    pub fn revoked(&mut self, now: Instant, link: LinkId) {
+        if let Some((_, source)) = self.at(link) {
+            source.quiet();
+        }
+        self.conclude(now);
+    }
+
+    /// What the request will be, once a source has said so.
+    pub fn offered(&self) -> Option<&Offer> {
+        self.sources.values().find_map(|source| source.offer.as_ref())
+    }
+
+    /// The bytes each source gave to `finish`, once it is done.
+    pub fn payloads(&self) -> impl Iterator<Item = (Rank, &Bytes)> {
+        self.sources.iter().filter_map(|(rank, source)| Some((*rank, &source.done.as_ref()?.payload)))
+    }
+
+    /// Tokens in place from every source, in every layer.
+    pub fn ready_tokens(&self) -> u32 {
+        let Some(lent) = &self.lent else { return 0 };
+        let state = self.course.state();
+        self.sources.values().map(|source| source.tokens(state, &lent.tokens)).min().unwrap_or(0)
+    }
+
+    /// Tokens in place in this layer.
+    pub fn ready_tokens_of(&self, layer: u32) -> u32 {
+        let Some(lent) = &self.lent else { return 0 };
+        let all = self.ready_tokens();
+        let owing = self.sources.values().filter(|source| source.share.is_some() && !source.is_complete());
+        let layers = owing.filter_map(|source| source.progress.tokens_of(layer));
+        layers.map(|tokens| tokens.clamp(lent.tokens.start, lent.tokens.end)).min().unwrap_or(all).max(all)
+    }
+
+    /// Whether pages were lent.
+    pub fn lent(&self) -> Option<&Lent> {
+        self.lent.as_ref()
+    }
+
+    /// Its grant.
+    pub fn id(&self) -> GrantId {
+        self.id
+    }
+
+    /// What a source owes.
+    pub fn share(&self, link: LinkId) -> Option<&Share> {
+        self.sources.values().find(|source| source.link.is_some_and(|l| l.link == link))?.share.as_ref()
+    }
+
+    fn at(&mut self, link: LinkId) -> Option<(Party, &mut Source)> {
+        let on_link = |source: &&mut Source| source.link.is_some_and(|l| l.link == link);
+        let source = self.sources.values_mut().find(on_link)?;
+        Some((source.link?.party, source))
+    }
+
+    /// Lends the pages to one source, if there are any and it is there.
+    fn lend(&mut self, rank: Rank) {
+        let Some(lent) = &self.lent else { return };
+        let Some(source) = self.sources.get_mut(&rank) else { return };
+        let Some(SourceLink { link, epoch, source_epoch, .. }) = source.link else { return };
+        if source.share.is_some() {
+            source.admit();
+            self.course.ask(Action::Admit { link, id: self.id });
+        }
+        let (tokens, share, pages) = (lent.tokens.clone(), source.share.clone(), lent.pages.to_vec());
+        self.course.send(
+            link,
+            self.id,
+            RoomFrame::Grant(Grant { epoch, source_epoch, tokens, share, pages }),
+        );
+    }
+
+    /// Draws every conclusion that the last event allows.
+    fn conclude(&mut self, now: Instant) {
+        let failed = self.course.state() == KVPoll::Failed;
+        if failed {
+            self.tell_failure();
+        }
+        let complete = !self.sources.is_empty() && self.sources.values().all(Source::is_complete);
+        if !failed && !complete {
+            return;
+        }
+        for source in self.sources.values_mut() {
+            if let Some(link) = source.link
+                && source.must_revoke()
+            {
+                self.course.ask(Action::Revoke { link: link.link, id: self.id });
+            }
+        }
+        if complete && self.sources.values().all(Source::is_quiet) {
+            self.course.step(now, Trigger::Delivered);
+        }
+    }
+
+    fn tell_failure(&mut self) {
+        let Some(cause) = self.course.cause() else { return };
+        for source in self.sources.values_mut() {
+            let Some(link) = source.link.filter(|_| !source.told && !source.down) else { continue };
+            source.told = true;
+            self.course.send(link.link, self.id, RoomFrame::Abort(cause.clone()));
+        }
+    }
+
+    fn missing(&self) -> String {
+        let names = |filter: &dyn Fn(&Source) -> bool| {
+            let ranks =
+                self.sources.iter().filter(|(_, source)| filter(source)).map(|(rank, _)| rank.to_string());
+            ranks.collect::<Vec<_>>().join(", ")
+        };
+        match self.course.state() {
+            KVPoll::Bootstrapping if self.sources.is_empty() => "the sources are not known".into(),
+            KVPoll::Bootstrapping => format!("not connected: prefill rank {}", names(&|s| s.link.is_none())),
+            _ if self.lent.is_none() => "waiting for pages from the caller".into(),
+            _ => format!("waiting for prefill rank {}", names(&|s| !s.is_complete())),
+        }
+    }
+}
+
+impl Session for ReceiverSession {
+    fn fail(&mut self, now: Instant, fault: Fault) {
+        self.course.fail_here(now, fault);
+        self.conclude(now);
+    }
+
+    fn frame(&mut self, now: Instant, link: LinkId, id: GrantId, frame: &RoomFrame) {
+        let wanted = self.lent.as_ref().map(|lent| lent.tokens.clone());
+        let our_id = self.id;
+        let Some((party, source)) = self.at(link).filter(|_| id == our_id) else { return };
+        let result = match frame {
+            RoomFrame::Offer(offer) => {
+                source.offer = Some(offer.clone());
+                self.course.progress(now);
+                Ok(())
+            }
+            RoomFrame::ChunkDone { tokens, layers } if source.done.is_none() => {
+                let result = source.progress.advance(tokens, layers.as_ref());
+                self.course.progress(now);
+                self.course.step(now, Trigger::Started);
+                result.map_err(|error| Fault::caused_by(ErrorKind::Protocol, "chunk done", error))
+            }
+            RoomFrame::ChunkDone { .. } => Ok(()),
+            RoomFrame::Done(done) => match wanted {
+                None => Err(Fault::new(ErrorKind::Protocol, "done before any grant")),
+                Some(wanted) => {
+                    let result = source.finish(done, &wanted);
+                    source.vouched();
+                    self.course.progress(now);
+                    self.course.step(now, Trigger::Started);
+                    result
+                }
+            },
+            RoomFrame::Failed(cause) => {
+                source.told = true;
+                self.course.fail_for(now, cause);
+                Ok(())
+            }
+            RoomFrame::Quiet => {
+                source.vouched();
+                Ok(())
+            }
+            RoomFrame::Abort(_) | RoomFrame::Grant(_) | RoomFrame::Join { .. } => {
+                Err(Fault::new(ErrorKind::Protocol, "a sender sent a frame of the receiver"))
+            }
+        };
+        if let Err(fault) = result {
+            self.course.fail(now, fault, Origin::Peer(party));
+        }
+        self.conclude(now);
+    }
+
+    fn link_down(&mut self, now: Instant, link: LinkId, quiesced: bool, fault: Fault) {
+        let Some((party, source)) = self.at(link) else { return };
+        source.down = true;
+        if quiesced && source.link.is_some_and(|link| !link.revocable) {
+            source.quiet();
+        }
+        if !source.is_complete() {
+            self.course.fail(now, fault, Origin::Peer(party));
+        }
+        self.conclude(now);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if let Some(fault) = self.course.overdue(now, || self.missing()) {
+            self.fail(now, fault);
+        }
+        if self.release() == Release::Draining && self.course.must_fence(now) {
+            for source in self.sources.values().filter(|source| !source.is_quiet()) {
+                if let Some(link) = source.link {
+                    self.course.ask(Action::Fence { link: link.link });
+                }
+            }
+        }
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        self.course.next_action()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.course.deadline(self.release() == Release::Draining)
+    }
+
+    fn state(&self) -> KVPoll {
+        self.course.state()
+    }
+
+    fn release(&self) -> Release {
+        if !self.course.state().is_terminal() {
+            Release::Held
+        } else if self.sources.values().all(Source::is_quiet) {
+            Release::Safe
+        } else {
+            Release::Draining
+        }
+    }
+
+    fn waiting_for(&self) -> Vec<Rank> {
+        self.sources.iter().filter(|(_, source)| !source.is_quiet()).map(|(rank, _)| *rank).collect()
+    }
+
+    fn error(&self) -> Option<&KVTransferError> {
+        self.course.error()
+    }
+
+    fn figures(&self) -> Figures {
+        self.course.figures
+    }
+}
