@@ -1,5 +1,6 @@
 //! kvferry moves the KV cache of large language models from prefill to decode workers.
 
+mod address;
 pub mod bootstrap;
 mod config;
 mod error;
@@ -11,6 +12,7 @@ pub mod session;
 pub mod transport;
 pub mod wire;
 
+pub use address::{AddressError, Host, HostPort, Network};
 pub use config::{Config, ConfigError, Deadlines, Limits, Liveness};
 pub use error::{ErrorKind, Fault, KVTransferError, Origin};
 pub use ids::{
