@@ -15,10 +15,12 @@
 //! - `sender.rs`: the prefill side
 //! - `source.rs`: one sender of a receiver
 //! - `receiver.rs`: the decode side
+//! - `lobby.rs`: receivers without a sender, before and after
 #![forbid(unsafe_code)]
 
 mod course;
 mod destination;
+mod lobby;
 mod ops;
 mod phase;
 mod progress;
@@ -27,6 +29,7 @@ mod sender;
 mod source;
 mod work;
 
+pub use lobby::{Answer, Lobby, Parked};
 pub use phase::Trigger;
 pub use progress::ProgressError;
 pub use receiver::{Lent, ReceiverSession, SourceLink};

@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Fault, KVTransferError, Origin};
 use crate::ids::{GrantId, LinkId, OpId, Party, Rank, Room};
 use crate::layout::{PageList, Pairing, Piece};
 use crate::poll::{KVPoll, Release};
-use crate::wire::{Done, Grant, Offer, RoomFrame};
+use crate::wire::{Cause, Done, Grant, Offer, RoomFrame};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -256,6 +256,18 @@ impl SenderSession {
         self.destinations.keys().copied()
     }
 
+    /// Receivers that joined, if others that should have did not: what a
+    /// [`Lobby`](super::Lobby) has to know of a room that failed early.
+    pub fn joined_early(&self) -> Option<Vec<Party>> {
+        let joined = self.destinations.values().map(|d| d.joined.party);
+        (self.expected.is_empty() || self.destinations.len() < self.expected.len()).then(|| joined.collect())
+    }
+
+    /// Why the room failed, as it is told to others.
+    pub fn cause(&self) -> Option<Cause> {
+        self.course.cause()
+    }
+
     /// Tokens that every receiver already holds, and how many receivers there are; `None` until all
     /// have granted.
     pub fn granted(&self) -> Option<(u32, usize)> {
@@ -330,7 +342,7 @@ impl SenderSession {
         })
     }
 
-    fn refuse(&mut self, link: LinkId, id: GrantId, cause: crate::wire::Cause) {
+    fn refuse(&mut self, link: LinkId, id: GrantId, cause: Cause) {
         self.course.send(link, id, RoomFrame::Failed(cause));
         self.course.send(link, id, RoomFrame::Quiet);
     }

@@ -1,0 +1,275 @@
+//! Receivers that come to a room before its sender does, or after it has gone.
+
+use crate::error::ErrorKind;
+use crate::ids::{Attempt, GrantId, LinkId, Party, Room};
+use crate::wire::{Cause, RoomFrame};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Keeps what came for rooms without a sender, in bounded space and for a bounded time, and answers
+/// for rooms whose sender has gone. Never creates a room by itself.
+#[derive(Debug)]
+pub struct Lobby {
+    party: Party,
+    patience: Duration,
+    parked_bytes: usize,
+    max_memories: usize,
+    parked: BTreeMap<Room, Vec<Parked>>,
+    parked_on: BTreeMap<LinkId, usize>,
+    /// Receivers that were told the end, or told it themselves: nothing of theirs is adopted.
+    dead: BTreeSet<(LinkId, GrantId)>,
+    verdicts: BTreeMap<(Room, Attempt), Verdict>,
+    memories: VecDeque<(Instant, Memory)>,
+}
+
+/// A frame kept for a sender yet to come.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Parked {
+    /// The link it came over.
+    pub link: LinkId,
+    /// Who sent it.
+    pub party: Party,
+    /// The receiver.
+    pub id: GrantId,
+    /// The frame: a `Join` or a `Grant`.
+    pub frame: RoomFrame,
+    /// Its bytes on the wire.
+    bytes: usize,
+    since: Instant,
+}
+
+/// An answer to a receiver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The link to send it over.
+    pub link: LinkId,
+    /// The receiver.
+    pub id: GrantId,
+    /// The frame.
+    pub frame: RoomFrame,
+}
+
+/// How a room ended for receivers that had not joined it by then.
+#[derive(Debug)]
+struct Verdict {
+    cause: Cause,
+    /// Those who know; when they come again it is for a new use of the room.
+    heard: Vec<Party>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Dead(LinkId, GrantId),
+    Verdict(Room, Attempt),
+}
+
+impl Lobby {
+    /// Keeps frames for `patience`, at most `parked_bytes` of them a link, and `max_memories` ends.
+    pub fn new(party: Party, patience: Duration, parked_bytes: usize, max_memories: usize) -> Self {
+        Self {
+            party,
+            patience,
+            parked_bytes,
+            max_memories,
+            parked: BTreeMap::new(),
+            parked_on: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            verdicts: BTreeMap::new(),
+            memories: VecDeque::new(),
+        }
+    }
+
+    /// A receiver's frame for a room that has no sender; `bytes` is its size on the wire.
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        party: Party,
+        id: GrantId,
+        frame: RoomFrame,
+        bytes: usize,
+    ) -> Vec<Answer> {
+        match frame {
+            RoomFrame::Abort(_) => {
+                self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
+                self.remember_dead(now, link, id);
+                vec![Answer { link, id, frame: RoomFrame::Quiet }]
+            }
+            _ if self.dead.contains(&(link, id)) => Vec::new(),
+            RoomFrame::Join { .. } => {
+                if let Some(cause) = self.verdict(party, id) {
+                    self.remember_dead(now, link, id);
+                    return refusal(link, id, cause);
+                }
+                self.park(now, link, party, id, frame, bytes)
+            }
+            RoomFrame::Grant(_) if self.is_parked(link, id) => self.park(now, link, party, id, frame, bytes),
+            // A grant whose join was answered, or was never sent.
+            _ => Vec::new(),
+        }
+    }
+
+    /// A sender was made: gives what was parked for it, in order, and refuses other attempts.
+    pub fn adopt(&mut self, now: Instant, room: Room, attempt: Attempt) -> (Vec<Parked>, Vec<Answer>) {
+        self.verdicts.remove(&(room, attempt));
+        let (ours, others): (Vec<_>, Vec<_>) =
+            self.take(room, |_| true).into_iter().partition(|parked| parked.id.attempt == attempt);
+        let mut answers = Vec::new();
+        for Parked { link, id, .. } in
+            others.iter().filter(|parked| matches!(parked.frame, RoomFrame::Join { .. }))
+        {
+            let detail = format!("attempt {} was asked for, attempt {} is here", id.attempt.0, attempt.0);
+            answers.extend(refusal(*link, *id, self.cause(ErrorKind::Protocol, detail)));
+            self.remember_dead(now, *link, *id);
+        }
+        (ours, answers)
+    }
+
+    /// A room will get no sender, or its sender failed before everybody had joined: those parked are
+    /// told, and those yet to come will be, once each.
+    pub fn bury(
+        &mut self,
+        now: Instant,
+        room: Room,
+        attempt: Attempt,
+        cause: Cause,
+        mut heard: Vec<Party>,
+    ) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        for parked in self.take(room, |parked| parked.id.attempt == attempt) {
+            if matches!(parked.frame, RoomFrame::Join { .. }) {
+                answers.extend(refusal(parked.link, parked.id, cause.clone()));
+                self.remember_dead(now, parked.link, parked.id);
+                heard.push(parked.party);
+            }
+        }
+        self.verdicts.insert((room, attempt), Verdict { cause, heard });
+        self.remember(now, Memory::Verdict(room, attempt));
+        answers
+    }
+
+    /// A link has ended: what came over it is forgotten.
+    pub fn link_down(&mut self, link: LinkId) {
+        let rooms: Vec<_> = self.parked.keys().copied().collect();
+        rooms.into_iter().for_each(|room| drop(self.take(room, |parked| parked.link == link)));
+        self.dead.retain(|(on, _)| *on != link);
+    }
+
+    /// Forgets what is too old, and tells receivers that waited in vain.
+    pub fn tick(&mut self, now: Instant) -> Vec<Answer> {
+        let patience = self.patience;
+        let is_old = |since: Instant| now.saturating_duration_since(since) >= patience;
+        let mut answers = Vec::new();
+        let rooms: Vec<_> = self.parked.keys().copied().collect();
+        for room in rooms {
+            for parked in self.take(room, |parked| is_old(parked.since)) {
+                if matches!(parked.frame, RoomFrame::Join { .. }) {
+                    let detail = format!("bootstrap: no sender for room {room} within {patience:?}");
+                    let cause = self.cause(ErrorKind::Timeout, detail);
+                    answers.extend(refusal(parked.link, parked.id, cause));
+                    self.remember_dead(now, parked.link, parked.id);
+                }
+            }
+        }
+        while self.memories.front().is_some_and(|(since, _)| is_old(*since)) {
+            self.forget_oldest();
+        }
+        answers
+    }
+
+    /// When to call `tick`.
+    pub fn deadline(&self) -> Option<Instant> {
+        let parked = self.parked.values().flatten().map(|parked| parked.since).min();
+        let memory = self.memories.front().map(|(since, _)| *since);
+        parked.into_iter().chain(memory).min().map(|since| since + self.patience)
+    }
+
+    /// Frames parked and ends remembered.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.parked.values().map(Vec::len).sum(), self.memories.len())
+    }
+
+    fn verdict(&mut self, party: Party, id: GrantId) -> Option<Cause> {
+        let verdict = self.verdicts.get_mut(&(id.room, id.attempt))?;
+        if verdict.heard.contains(&party) {
+            return None;
+        }
+        verdict.heard.push(party);
+        Some(verdict.cause.clone())
+    }
+
+    fn park(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        party: Party,
+        id: GrantId,
+        frame: RoomFrame,
+        bytes: usize,
+    ) -> Vec<Answer> {
+        let used = self.parked_on.entry(link).or_default();
+        if *used + bytes > self.parked_bytes {
+            let detail = format!("{used} bytes wait for senders on this link already");
+            let cause = self.cause(ErrorKind::Busy, detail);
+            self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
+            self.remember_dead(now, link, id);
+            return refusal(link, id, cause);
+        }
+        *used += bytes;
+        self.parked.entry(id.room).or_default().push(Parked { link, party, id, frame, bytes, since: now });
+        Vec::new()
+    }
+
+    fn is_parked(&self, link: LinkId, id: GrantId) -> bool {
+        let parked = self.parked.get(&id.room);
+        parked.is_some_and(|parked| parked.iter().any(|parked| (parked.link, parked.id) == (link, id)))
+    }
+
+    fn take(&mut self, room: Room, which: impl Fn(&Parked) -> bool) -> Vec<Parked> {
+        let Some(parked) = self.parked.remove(&room) else { return Vec::new() };
+        let (taken, kept): (Vec<_>, Vec<_>) = parked.into_iter().partition(|parked| which(parked));
+        for Parked { link, bytes, .. } in &taken {
+            if let Some(used) = self.parked_on.get_mut(link) {
+                *used -= bytes;
+                if *used == 0 {
+                    self.parked_on.remove(link);
+                }
+            }
+        }
+        if !kept.is_empty() {
+            self.parked.insert(room, kept);
+        }
+        taken
+    }
+
+    fn remember_dead(&mut self, now: Instant, link: LinkId, id: GrantId) {
+        if self.dead.insert((link, id)) {
+            self.remember(now, Memory::Dead(link, id));
+        }
+    }
+
+    fn remember(&mut self, now: Instant, memory: Memory) {
+        self.memories.push_back((now, memory));
+        if self.memories.len() > self.max_memories {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        match self.memories.pop_front() {
+            Some((_, Memory::Dead(link, id))) => drop(self.dead.remove(&(link, id))),
+            Some((_, Memory::Verdict(room, attempt))) => drop(self.verdicts.remove(&(room, attempt))),
+            None => {}
+        }
+    }
+
+    fn cause(&self, kind: ErrorKind, detail: String) -> Cause {
+        Cause { origin: self.party, state: crate::poll::KVPoll::Bootstrapping, kind, detail }
+    }
+}
+
+fn refusal(link: LinkId, id: GrantId, cause: Cause) -> Vec<Answer> {
+    vec![Answer { link, id, frame: RoomFrame::Failed(cause) }, Answer { link, id, frame: RoomFrame::Quiet }]
+}
