@@ -86,7 +86,7 @@ impl TextStream<'_> {
     pub fn push(&mut self, token: u32) -> Result<String> {
         self.pending.push(token);
         let text = self.text.decode(&self.pending)?;
-        if text.ends_with(char::REPLACEMENT_CHARACTER) && self.pending.len() < MAX_CHARACTER_BYTES {
+        if text.ends_with(char::REPLACEMENT_CHARACTER) {
             return Ok(String::new());
         }
         self.pending.clear();
@@ -108,6 +108,3 @@ fn metadata<'a>(file: &'a gguf_file::Content, key: &str) -> Result<&'a gguf_file
 
 /// The system text of the model's own template.
 const SYSTEM: &str = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
-
-/// A token holds at least one byte, so more pending tokens than this are no split character.
-const MAX_CHARACTER_BYTES: usize = 4;
