@@ -19,6 +19,8 @@ pub struct Lobby {
     /// Receivers that were told the end, or told it themselves: nothing of theirs is adopted.
     dead: BTreeSet<(LinkId, GrantId)>,
     verdicts: BTreeMap<(Room, Attempt), Verdict>,
+    /// Why a receiver gave up before its sender came.
+    aborted: BTreeMap<(Room, Attempt), Cause>,
     memories: VecDeque<(Instant, Memory)>,
 }
 
@@ -37,6 +39,18 @@ pub struct Parked {
     /// Its bytes on the wire.
     bytes: usize,
     since: Instant,
+}
+
+/// What waited for a sender.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Adopted {
+    /// Frames of its receivers, in order.
+    pub parked: Vec<Parked>,
+    /// Answers to receivers of other attempts.
+    pub answers: Vec<Answer>,
+    /// Why its receiver gave up already, if none waits: the sender fails for the same reason.
+    pub aborted: Option<Cause>,
 }
 
 /// An answer to a receiver.
@@ -61,6 +75,7 @@ struct Verdict {
 
 #[derive(Debug)]
 enum Memory {
+    Aborted(Room, Attempt),
     Dead(LinkId, GrantId),
     Verdict(Room, Attempt),
 }
@@ -77,6 +92,7 @@ impl Lobby {
             parked_on: BTreeMap::new(),
             dead: BTreeSet::new(),
             verdicts: BTreeMap::new(),
+            aborted: BTreeMap::new(),
             memories: VecDeque::new(),
         }
     }
@@ -92,9 +108,12 @@ impl Lobby {
         bytes: usize,
     ) -> Vec<Answer> {
         match frame {
-            RoomFrame::Abort(_) => {
+            RoomFrame::Abort(cause) => {
                 self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
-                self.remember_dead(now, link, id);
+                if self.remember_dead(now, link, id) {
+                    self.aborted.insert((id.room, id.attempt), cause);
+                    self.remember(now, Memory::Aborted(id.room, id.attempt));
+                }
                 vec![Answer { link, id, frame: RoomFrame::Quiet }]
             }
             _ if self.dead.contains(&(link, id)) => Vec::new(),
@@ -111,10 +130,11 @@ impl Lobby {
         }
     }
 
-    /// A sender was made: gives what was parked for it, in order, and refuses other attempts.
-    pub fn adopt(&mut self, now: Instant, room: Room, attempt: Attempt) -> (Vec<Parked>, Vec<Answer>) {
+    /// A sender was made: gives what waited for it, and refuses other attempts.
+    pub fn adopt(&mut self, now: Instant, room: Room, attempt: Attempt) -> Adopted {
         self.verdicts.remove(&(room, attempt));
-        let (ours, others): (Vec<_>, Vec<_>) =
+        let aborted = self.aborted.remove(&(room, attempt));
+        let (parked, others): (Vec<_>, Vec<_>) =
             self.take(room, |_| true).into_iter().partition(|parked| parked.id.attempt == attempt);
         let mut answers = Vec::new();
         for Parked { link, id, .. } in
@@ -124,7 +144,15 @@ impl Lobby {
             answers.extend(refusal(*link, *id, self.cause(ErrorKind::Protocol, detail)));
             self.remember_dead(now, *link, *id);
         }
-        (ours, answers)
+        let aborted = aborted.filter(|_| parked.is_empty());
+        Adopted { parked, answers, aborted }
+    }
+
+    /// A room that had a sender has ended: late frames of these receivers change nothing.
+    pub fn ended(&mut self, now: Instant, receivers: impl IntoIterator<Item = (LinkId, GrantId)>) {
+        for (link, id) in receivers {
+            self.remember_dead(now, link, id);
+        }
     }
 
     /// A room will get no sender, or its sender failed before everybody had joined: those parked are
@@ -244,10 +272,13 @@ impl Lobby {
         taken
     }
 
-    fn remember_dead(&mut self, now: Instant, link: LinkId, id: GrantId) {
-        if self.dead.insert((link, id)) {
+    /// Answers whether this is news.
+    fn remember_dead(&mut self, now: Instant, link: LinkId, id: GrantId) -> bool {
+        let new = self.dead.insert((link, id));
+        if new {
             self.remember(now, Memory::Dead(link, id));
         }
+        new
     }
 
     fn remember(&mut self, now: Instant, memory: Memory) {
@@ -259,6 +290,7 @@ impl Lobby {
 
     fn forget_oldest(&mut self) {
         match self.memories.pop_front() {
+            Some((_, Memory::Aborted(room, attempt))) => drop(self.aborted.remove(&(room, attempt))),
             Some((_, Memory::Dead(link, id))) => drop(self.dead.remove(&(link, id))),
             Some((_, Memory::Verdict(room, attempt))) => drop(self.verdicts.remove(&(room, attempt))),
             None => {}

@@ -29,7 +29,7 @@ mod sender;
 mod source;
 mod work;
 
-pub use lobby::{Answer, Lobby, Parked};
+pub use lobby::{Adopted, Answer, Lobby, Parked};
 pub use phase::Trigger;
 pub use progress::ProgressError;
 pub use receiver::{Lent, ReceiverSession, SourceLink};

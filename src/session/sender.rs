@@ -251,16 +251,22 @@ impl SenderSession {
             && self.destinations.get(&link).is_some_and(|d| d.may_have_writes(&self.work))
     }
 
-    /// Links of the receivers that have joined.
-    pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
-        self.destinations.keys().copied()
-    }
-
     /// Receivers that joined, if others that should have did not: what a
     /// [`Lobby`](super::Lobby) has to know of a room that failed early.
     pub fn joined_early(&self) -> Option<Vec<Party>> {
         let joined = self.destinations.values().map(|d| d.joined.party);
         (self.expected.is_empty() || self.destinations.len() < self.expected.len()).then(|| joined.collect())
+    }
+
+    /// Receivers that joined, by link.
+    pub fn receivers(&self) -> impl Iterator<Item = (LinkId, GrantId)> + '_ {
+        self.destinations.iter().map(|(link, d)| (*link, d.joined.id))
+    }
+
+    /// Ends the room for the reason a receiver gave before it could join.
+    pub fn fail_for(&mut self, now: Instant, cause: &Cause) {
+        self.course.fail_for(now, cause);
+        self.conclude(now);
     }
 
     /// Why the room failed, as it is told to others.
