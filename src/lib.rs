@@ -20,3 +20,7 @@ pub use ids::{
     Side,
 };
 pub use poll::{KVPoll, Release};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
