@@ -1,6 +1,6 @@
 //! What a receiver lets a writer touch.
 
-use super::{Extent, PageList, Pairing, Piece, PlanError, Share};
+use super::{Extent, GroupKind, PageList, Pairing, Piece, PlanError, Sharding, Share, TokenShard, place};
 use crate::ids::GroupId;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,6 +29,17 @@ pub enum Refusal {
         /// Tokens of the grant.
         lent: Range<u32>,
     },
+    /// Pairs that are not this writer's to fill.
+    #[error("pairs {wanted:?} are outside the {lent:?} of this share")]
+    Pairs {
+        /// Pairs of the piece.
+        wanted: Range<u32>,
+        /// Pairs of the group that lie in the share's layers.
+        lent: Range<u32>,
+    },
+    /// A share that pieces cannot express: part of the heads, or of each run of tokens.
+    #[error("shares cut by {0} are not supported")]
+    Share(&'static str),
     /// The piece does not fit the pages lent.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -45,11 +56,62 @@ impl Admission {
         Self { pairing, share, tokens, pages }
     }
 
-    /// Appends where a writer's piece goes, and returns its bytes.
+    /// Appends where a writer's piece goes, and returns its bytes. The extents are no more than its
+    /// bytes: compare [`bytes`](Self::bytes) with what the writer announces before asking for them.
     ///
     /// # Errors
     /// The piece names something that was not lent; nothing is appended.
-    pub fn extents(&self, _piece: &Piece, _out: &mut Vec<Extent>) -> Result<u64, Refusal> {
-        todo!()
+    pub fn extents(&self, piece: &Piece, out: &mut Vec<Extent>) -> Result<u64, Refusal> {
+        let pages = self.pages_for(piece)?;
+        Ok(self.pairing.destination_extents(piece, pages, out)?)
+    }
+
+    /// Bytes of a writer's piece, without looking at each page.
+    ///
+    /// # Errors
+    /// The piece names pairs or tokens that were not lent.
+    pub fn bytes(&self, piece: &Piece) -> Result<u64, Refusal> {
+        self.pages_for(piece)?;
+        Ok(self.pairing.bytes(piece))
+    }
+
+    /// The pages lent for a piece whose pairs and tokens are lent.
+    fn pages_for(&self, piece: &Piece) -> Result<&PageList, Refusal> {
+        let Self { pairing, share, tokens, pages } = self;
+        let Piece { pairs, positions } = piece;
+        let first = pairing.pairs().get(place(pairs.start));
+        let Some(first) = first.filter(|_| !pairs.is_empty()) else {
+            return Err(PlanError::Pairs(pairs.clone()).into());
+        };
+        let is_paged = matches!(pairing.kind(first.source_group), Some(GroupKind::Paged { .. }));
+        // Layers share out pages; the rows of a request are owed whole.
+        let layers = share.layers.as_ref().filter(|_| is_paged);
+        let lent = pairing.pairs_of(first.source_group, layers);
+        if pairs.start < lent.start || pairs.end > lent.end {
+            return Err(Refusal::Pairs { wanted: pairs.clone(), lent });
+        }
+        self.check_share(piece)?;
+        let found = pages.iter().find(|(group, _)| *group == first.destination_group);
+        let (_, list) = found.ok_or(Refusal::Group)?;
+        if is_paged && (positions.start < tokens.start || positions.end > tokens.end) {
+            return Err(Refusal::Tokens { wanted: positions.clone(), lent: tokens.clone() });
+        }
+        Ok(list)
+    }
+
+    /// A share of fewer heads or tokens would admit bytes that are not its own.
+    fn check_share(&self, piece: &Piece) -> Result<(), Refusal> {
+        let Share { heads, source, destination, .. } = &self.share;
+        if *source != TokenShard::WHOLE || *destination != TokenShard::WHOLE {
+            return Err(Refusal::Share("tokens"));
+        }
+        let Some(heads) = heads else { return Ok(()) };
+        let pairs = &self.pairing.pairs()[place(piece.pairs.start)..place(piece.pairs.end)];
+        let entries = &self.pairing.destination.entries;
+        let is_whole = pairs.iter().all(|pair| match entries[place(pair.destination)].sharding {
+            Sharding::Heads(span) => span == *heads,
+            Sharding::Replicated => true,
+        });
+        if is_whole { Ok(()) } else { Err(Refusal::Share("heads")) }
     }
 }

@@ -11,7 +11,9 @@
 //!         extents to gather from           extents to scatter into
 //! ```
 //!
-//! - `mod.rs`: the description of pools, checked on construction
+//! - `mod.rs`: pools as groups of pages, and what one rank owes another
+//! - `entry.rs`: one buffer of a pool, and constructors for the usual shapes
+//! - `check.rs`: whether a description can be right
 //! - `pages.rs`: scattered pages of one request, and its tokens
 //! - `pairing.rs`: which entry here is which entry there, and what differs
 //! - `plan.rs`: chunks cut into pieces, pieces turned into extents
@@ -20,18 +22,22 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod check;
 mod digest;
+mod entry;
 mod pages;
 mod pairing;
 mod plan;
 
 pub use admission::{Admission, Refusal};
+pub use check::LayoutError;
 pub use digest::LayoutDigest;
-pub use pages::{PageList, Pages, PagesError};
+pub use entry::{HeadSpan, ItemOrder, PoolEntry, Role, Sharding};
+pub use pages::{PageList, Pages, PagesError, Runs};
 pub use pairing::{Mismatch, Pair, Pairing};
 pub use plan::{Block, Extent, Piece, Pieces, PlanError, blocks};
 
-use crate::ids::{GroupId, RegionId};
+use crate::ids::GroupId;
 use std::ops::Range;
 
 /// All pools of one engine: groups of pages, and the buffers that are cut into them.
@@ -69,99 +75,6 @@ pub enum GroupKind {
     Rows,
 }
 
-/// One buffer of a pool, for instance the keys of one layer.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct PoolEntry {
-    /// The group whose page numbers it uses.
-    pub group: GroupId,
-    /// What it holds. Entries pair across sides by (group name, role, layer).
-    pub role: Role,
-    /// Global layer number; none for what belongs to no layer.
-    pub layer: Option<u32>,
-    /// The registered memory it lies in.
-    pub region: RegionId,
-    /// Byte offset of item 0 in the region.
-    pub offset: u64,
-    /// Bytes of one item.
-    pub item_bytes: u64,
-    /// Bytes from one item to the next, at least `item_bytes`.
-    pub item_stride: u64,
-    /// Element type; an open name such as `bf16`, compared as text.
-    pub dtype: String,
-    /// Order inside an item.
-    pub order: ItemOrder,
-    /// Which part of the model's data this rank holds.
-    pub sharding: Sharding,
-}
-
-/// What an entry holds.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-#[non_exhaustive]
-pub enum Role {
-    /// Keys.
-    Key,
-    /// Values.
-    Value,
-    /// Keys and values in one item.
-    KeyValue,
-    /// Compressed latent of multi-head latent attention.
-    Latent,
-    /// Scales of a quantised buffer, by number.
-    Scale(u16),
-    /// Recurrent or other state, by number.
-    State(u16),
-    /// A record of the engine's own, by number.
-    Aux(u16),
-}
-
-/// Order of an item's bytes.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum ItemOrder {
-    /// `[token, head, dim]`: a token's bytes are contiguous.
-    TokenMajor,
-    /// `[head, token, dim]`: `heads` runs, each with the tokens of one head.
-    HeadMajor {
-        /// Heads in the item.
-        heads: u32,
-    },
-    /// Each head contiguous, its inside known only by name: cut by head, not by token.
-    HeadBlocks {
-        /// Heads in the item.
-        heads: u32,
-        /// The inside, compared as text.
-        tag: String,
-    },
-    /// Moved whole, known only by name.
-    Opaque {
-        /// The inside, compared as text.
-        tag: String,
-    },
-}
-
-/// Which part of the model's data an entry holds.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Sharding {
-    /// All of it, on every rank.
-    Replicated,
-    /// A range of heads.
-    Heads(HeadSpan),
-}
-
-/// The heads a rank holds, of `total` in the model.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[expect(clippy::exhaustive_structs, reason = "a range of heads")]
-pub struct HeadSpan {
-    /// First head held.
-    pub first: u32,
-    /// Heads held.
-    pub count: u32,
-    /// Heads of the model.
-    pub total: u32,
-}
-
 /// What one prefill rank owes one decode rank.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -188,73 +101,72 @@ pub struct TokenShard {
     pub phase: u32,
 }
 
-/// A description of pools that cannot be right.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// Two groups share a name.
-    #[error("group name {0:?} is used twice")]
-    DuplicateGroup(String),
-    /// Two entries cannot be told apart by a peer.
-    #[error("{role:?} of layer {layer:?} in group {group:?} is described twice")]
-    DuplicateEntry {
-        /// The group's name.
-        group: String,
-        /// The shared role.
-        role: Role,
-        /// The shared layer.
-        layer: Option<u32>,
-    },
-    /// An entry names a group that is not there.
-    #[error("entry {entry} names group {}, there are {groups}", group.0)]
-    UnknownGroup {
-        /// The entry's place.
-        entry: usize,
-        /// The group it names.
-        group: GroupId,
-        /// Number of groups.
-        groups: usize,
-    },
-    /// An entry's numbers do not fit together.
-    #[error("entry {entry}: {field} is {value}, must be {rule}")]
-    BadEntry {
-        /// The entry's place.
-        entry: usize,
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u64,
-        /// What would be accepted.
-        rule: &'static str,
-    },
-    /// A group's numbers make no sense.
-    #[error("group {group:?}: {field} is {value}, must be {rule}")]
-    BadGroup {
-        /// The group's name.
-        group: String,
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u64,
-        /// What would be accepted.
-        rule: &'static str,
-    },
-    /// More groups or entries than the format carries.
-    #[error("{count} {what}, at most {limit}")]
-    TooMany {
-        /// What there are too many of.
-        what: &'static str,
-        /// How many.
-        count: usize,
-        /// The limit.
-        limit: usize,
-    },
-}
+impl PoolLayout {
+    /// No pools yet. Add groups, then the entries that use them, then [`check`](Self::check).
+    ///
+    /// # Examples
+    /// Two layers of keys and values, 16 tokens a page, 4096 pages, 8 heads of 128 `bf16`:
+    /// ```
+    /// use kvferry::RegionId;
+    /// use kvferry::layout::{HeadSpan, PoolEntry, PoolLayout, Role};
+    ///
+    /// let mut layout = PoolLayout::new();
+    /// let kv = layout.paged("kv", 16, 4096);
+    /// for layer in 0..2 {
+    ///     for (role, region) in [(Role::Key, RegionId(2 * layer)), (Role::Value, RegionId(2 * layer + 1))] {
+    ///         let entry = PoolEntry::token_major(kv, role, layer, region, 16, HeadSpan::all(8), 256);
+    ///         layout.push(entry.dtype("bf16"));
+    ///     }
+    /// }
+    /// layout.check(|_region| Some(4096 * 16 * 8 * 256))?;
+    /// # Ok::<(), kvferry::layout::LayoutError>(())
+    /// ```
+    pub const fn new() -> Self {
+        Self { groups: Vec::new(), entries: Vec::new() }
+    }
 
-/// Groups of one layout at most.
-pub const MAX_GROUPS: usize = 1024;
-/// Entries of one layout at most.
-pub const MAX_ENTRIES: usize = 65_536;
+    /// Adds a group of `items` pages of `page_tokens` tokens each.
+    pub fn paged(&mut self, name: impl Into<String>, page_tokens: u32, items: u32) -> GroupId {
+        self.add(PageGroup { name: name.into(), kind: GroupKind::Paged { page_tokens }, items })
+    }
+
+    /// Adds a group of `items` rows, sent whole with `finish`.
+    pub fn rows(&mut self, name: impl Into<String>, items: u32) -> GroupId {
+        self.add(PageGroup { name: name.into(), kind: GroupKind::Rows, items })
+    }
+
+    /// Adds an entry.
+    pub fn push(&mut self, entry: PoolEntry) {
+        self.entries.push(entry);
+    }
+
+    /// Adds entries, such as those of [`PoolEntry::fused_kv`] and [`PoolEntry::block_major`].
+    pub fn extend(&mut self, entries: impl IntoIterator<Item = PoolEntry>) {
+        self.entries.extend(entries);
+    }
+
+    /// The group with this number.
+    pub fn group_of(&self, id: GroupId) -> Option<&PageGroup> {
+        self.groups.get(usize::from(id.0))
+    }
+
+    /// Places of the entries, by (group name, layer, role): the order peers agree on.
+    pub(crate) fn canonical(&self) -> Vec<usize> {
+        let mut places: Vec<usize> = (0..self.entries.len()).collect();
+        places.sort_by_key(|&place| {
+            let entry = &self.entries[place];
+            (self.group_of(entry.group).map(|group| group.name.as_str()), entry.layer, entry.role)
+        });
+        places
+    }
+
+    fn add(&mut self, group: PageGroup) -> GroupId {
+        // A number past the last one is refused by `check`, as are so many groups.
+        let id = GroupId(u16::try_from(self.groups.len()).unwrap_or(u16::MAX));
+        self.groups.push(group);
+        id
+    }
+}
 
 impl Share {
     /// Everything both sides hold.
@@ -265,4 +177,17 @@ impl Share {
 impl TokenShard {
     /// Every token.
     pub const WHOLE: Self = Self { granule: 1, step: 1, phase: 0 };
+}
+
+/// Groups of one layout at most.
+pub const MAX_GROUPS: usize = 1024;
+/// Entries of one layout at most.
+pub const MAX_ENTRIES: usize = 65_536;
+/// Bytes of a group's name, a dtype or a tag at most.
+pub const MAX_NAME_BYTES: usize = 256;
+
+/// A place in a list held in memory. Lists of more than `usize::MAX` items do not exist, so a number
+/// that does not fit is a place behind any list's end.
+fn place(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,5 +1,6 @@
 //! Scattered pages of one request.
 
+use super::place;
 use std::ops::Range;
 
 /// Pages of one group in the order of their tokens: `indices[i]` holds the tokens from
@@ -28,6 +29,12 @@ pub(crate) enum PagesSource<'a> {
     Usize(&'a [usize]),
 }
 
+/// Maximal runs of adjacent ascending page numbers, as (first page, pages).
+#[derive(Clone, Debug)]
+pub struct Runs<'a> {
+    rest: &'a [u32],
+}
+
 /// A page number outside its group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("page number {value} at place {at} is outside 0..{items}")]
@@ -47,9 +54,41 @@ impl PageList {
         Self { first, indices }
     }
 
-    /// Tokens these pages hold at this page size.
-    pub fn covers(&self, _page_tokens: u32) -> Range<u32> {
-        todo!()
+    /// The tokens these pages have room for, cut off at the last number a token can have.
+    pub fn covers(&self, page_tokens: u32) -> Range<u32> {
+        let pages = u32::try_from(self.indices.len()).unwrap_or(u32::MAX);
+        self.first..self.first.saturating_add(pages.saturating_mul(page_tokens))
+    }
+
+    /// Maximal runs of adjacent ascending page numbers, in the order of the list.
+    pub fn runs(&self) -> Runs<'_> {
+        Runs::new(&self.indices)
+    }
+}
+
+impl<'a> Runs<'a> {
+    /// The runs of these page numbers.
+    pub const fn new(pages: &'a [u32]) -> Self {
+        Self { rest: pages }
+    }
+}
+
+impl Iterator for Runs<'_> {
+    /// First page number and number of pages.
+    type Item = (u32, u32);
+
+    fn next(&mut self) -> Option<(u32, u32)> {
+        let (&first, mut rest) = self.rest.split_first()?;
+        let mut len = 1;
+        // No overflow: the sum is at most a page number that is in the list, plus one.
+        while let Some((&page, behind)) = rest.split_first()
+            && page.checked_sub(len) == Some(first)
+        {
+            len += 1;
+            rest = behind;
+        }
+        self.rest = rest;
+        Some((first, len))
     }
 }
 
@@ -58,7 +97,119 @@ impl Pages<'_> {
     ///
     /// # Errors
     /// The first number outside `0..items`.
-    pub fn checked(&self, _items: u32) -> Result<Vec<u32>, PagesError> {
-        todo!()
+    pub fn checked(&self, items: u32) -> Result<Vec<u32>, PagesError> {
+        match &self.source {
+            PagesSource::I32(numbers) => checked(numbers, items),
+            PagesSource::I64(numbers) => checked(numbers, items),
+            PagesSource::Range(range) => checked_range(range, items),
+            PagesSource::U32(numbers) => checked(numbers, items),
+            PagesSource::Usize(numbers) => checked(numbers, items),
+        }
+    }
+}
+
+/// Conversions from what holds page numbers of one integer type.
+macro_rules! pages_from {
+    ($($number:ty => $variant:ident),*) => {$(
+        impl<'a> From<&'a [$number]> for Pages<'a> {
+            fn from(numbers: &'a [$number]) -> Self {
+                Self { source: PagesSource::$variant(numbers) }
+            }
+        }
+
+        impl<'a> From<&'a Vec<$number>> for Pages<'a> {
+            fn from(numbers: &'a Vec<$number>) -> Self {
+                numbers.as_slice().into()
+            }
+        }
+
+        impl<'a, const N: usize> From<&'a [$number; N]> for Pages<'a> {
+            fn from(numbers: &'a [$number; N]) -> Self {
+                numbers.as_slice().into()
+            }
+        }
+    )*};
+}
+
+pages_from!(i32 => I32, i64 => I64, u32 => U32, usize => Usize);
+
+impl From<Range<u32>> for Pages<'_> {
+    fn from(range: Range<u32>) -> Self {
+        Self { source: PagesSource::Range(range) }
+    }
+}
+
+impl<'a> From<&'a PageList> for Pages<'a> {
+    fn from(list: &'a PageList) -> Self {
+        (&list.indices).into()
+    }
+}
+
+fn checked<N>(numbers: &[N], items: u32) -> Result<Vec<u32>, PagesError>
+where
+    N: Copy + TryInto<u32> + TryInto<i128>,
+{
+    let mut pages = Vec::with_capacity(numbers.len());
+    for (at, &number) in numbers.iter().enumerate() {
+        match TryInto::<u32>::try_into(number) {
+            Ok(page) if page < items => pages.push(page),
+            _ => {
+                // 128 bits hold every number of the four types.
+                let value = number.try_into().unwrap_or(i128::MAX);
+                return Err(PagesError { at, value, items });
+            }
+        }
+    }
+    Ok(pages)
+}
+
+/// Compares the ends before anything is reserved: a range names four billion pages in eight bytes.
+fn checked_range(range: &Range<u32>, items: u32) -> Result<Vec<u32>, PagesError> {
+    if range.is_empty() || range.end <= items {
+        return Ok(range.clone().collect());
+    }
+    let bad = range.start.max(items);
+    Err(PagesError { at: place(bad - range.start), value: bad.into(), items })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_integer_type_gives_the_same_pages() {
+        let expected = Ok(vec![3, 0, 7]);
+        assert_eq!(Pages::from(&[3_u32, 0, 7]).checked(8), expected);
+        assert_eq!(Pages::from(&[3_i32, 0, 7]).checked(8), expected);
+        assert_eq!(Pages::from(&vec![3_i64, 0, 7]).checked(8), expected);
+        assert_eq!(Pages::from([3_usize, 0, 7].as_slice()).checked(8), expected);
+        assert_eq!(Pages::from(5..8).checked(8), Ok(vec![5, 6, 7]));
+        assert_eq!(Pages::from(9..9).checked(8), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_first_number_outside_is_named() {
+        let error = |at, value| Err(PagesError { at, value, items: 8 });
+        assert_eq!(Pages::from(&[3_u32, 8]).checked(8), error(1, 8));
+        assert_eq!(Pages::from(&[-1_i32]).checked(8), error(0, -1));
+        assert_eq!(Pages::from(&[0, i64::MIN]).checked(8), error(1, i64::MIN.into()));
+        assert_eq!(Pages::from(&[1_i64 << 32]).checked(8), error(0, 1 << 32));
+        assert_eq!(Pages::from(6..u32::MAX).checked(8), error(2, 8));
+        assert_eq!(Pages::from(10..11).checked(8), error(0, 10));
+    }
+
+    #[test]
+    fn coverage_ends_at_the_last_number() {
+        assert_eq!(PageList::new(32, vec![4, 9]).covers(16), 32..64);
+        assert_eq!(PageList::new(u32::MAX - 1, vec![4, 9]).covers(16), u32::MAX - 1..u32::MAX);
+        assert_eq!(PageList::new(0, vec![4; 3]).covers(u32::MAX), 0..u32::MAX);
+    }
+
+    #[test]
+    fn runs_are_adjacent_and_ascending() {
+        let runs = |pages: &[u32]| PageList::new(0, pages.to_vec()).runs().collect::<Vec<_>>();
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[4, 5, 6, 9, 8, 8, 9]), [(4, 3), (9, 1), (8, 1), (8, 2)]);
+        assert_eq!(runs(&[u32::MAX - 1, u32::MAX, 0]), [(u32::MAX - 1, 2), (0, 1)]);
     }
 }
