@@ -2,6 +2,7 @@
 
 mod address;
 pub mod bootstrap;
+mod checksum;
 mod config;
 mod error;
 mod ids;

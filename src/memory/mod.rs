@@ -1,9 +1,12 @@
 //! Where bytes live: regions lent to the engine, and the only code that touches them.
 //!
-//! - `mod.rs`: regions, and their table
+//! - `mod.rs`: regions
+//! - `table.rs`: from a region's number to its memory, with every address checked
+//! - `cursor.rs`: how far an operation has come in a list of extents
 //! - `mark.rs`: readiness marks of the producer
+//! - `alloc.rs`: page-aligned process memory for pools
 //! - `host.rs`: ordinary process memory: copies, checksums
-//! - `socket.rs`: vectored socket calls straight from and into spans
+//! - `socket.rs`: vectored socket calls straight from and into extents
 //!
 //! # Law
 //! A region is lent by its owner through an `unsafe` call: it stays mapped until the engine reports
@@ -12,6 +15,19 @@
 //! every address is checked against its region first. While a transfer holds source pages its owner
 //! does not write them; while it holds destination pages its owner neither reads nor writes them.
 #![allow(unsafe_code)]
+
+mod alloc;
+mod cursor;
+pub(crate) mod host;
+mod mark;
+mod socket;
+mod table;
+
+pub use alloc::HostBuffer;
+pub(crate) use cursor::{Body, Cursor};
+pub use mark::{HostTrigger, Mark};
+pub(crate) use socket::{MAX_VECTORS, SocketError, Vectors};
+pub(crate) use table::{RegionTable, Regions};
 
 use crate::ids::RegionId;
 use std::any::Any;
@@ -40,6 +56,33 @@ pub struct Region {
     base: NonNull<u8>,
     len: u64,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Memory that cannot be used as asked.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The operating system gives no memory.
+    #[error("{bytes} bytes of memory refused: {}", std::io::Error::from_raw_os_error(*.code))]
+    Allocation {
+        /// What was asked for.
+        bytes: u64,
+        /// The error's number.
+        code: i32,
+    },
+    /// Bytes outside their region.
+    #[error("{len} bytes at {offset} are outside a region of {size}")]
+    OutOfRange {
+        /// Where they start.
+        offset: u64,
+        /// How many.
+        len: u64,
+        /// The region's bytes.
+        size: u64,
+    },
+    /// A region that was not registered.
+    #[error("region {} is not registered", .0.0)]
+    UnknownRegion(RegionId),
 }
 
 // SAFETY: an address and a length; the bytes are only touched by this module, under its law.

@@ -40,7 +40,6 @@
 //! # Files
 //!
 //! - `header.rs`: the 16 bytes in front of every frame, and its checksum
-//! - `checksum.rs`: CRC-32C
 //! - `codec.rs`: checked reading and writing of bodies, and the tail of optional fields
 //! - `control.rs`: control frames whole
 //! - `link.rs`: bodies of link frames
@@ -50,7 +49,6 @@
 //! - `error.rs`: why bytes are not a frame
 #![forbid(unsafe_code)]
 
-mod checksum;
 mod codec;
 mod control;
 mod data;
@@ -62,7 +60,7 @@ mod link;
 mod pages;
 mod room;
 
-pub use checksum::{Crc32c, crc32c};
+pub use crate::checksum::{Crc32c, crc32c};
 pub use control::Frame;
 pub use data::DataHeader;
 pub use error::WireError;
