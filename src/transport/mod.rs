@@ -2,17 +2,19 @@
 //!
 //! - `mod.rs`: the trait, its events and capabilities
 //! - `grants.rs`: admitted grants of a link and who is applying under them (two-sided transports)
+//! - `mailbox.rs`: a queue between threads with a descriptor that wakes the reader
 //! - `local.rs`: inside one process; the reference
 //! - `tcp/`: control connection and data lanes over TCP
 
 mod grants;
 pub mod local;
+mod mailbox;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 
 use crate::ids::{GrantId, LinkId, OpId, RegionId};
 use crate::layout::{Admission, Extent, Piece};
-use crate::memory::{MemoryKind, Region};
+use crate::memory::{MemoryError, MemoryKind, Region};
 use bytes::Bytes;
 use std::fmt::Debug;
 use std::io;
@@ -43,6 +45,7 @@ pub struct Caps {
 
 /// One write: a piece of a room, gathered here and scattered at the peer.
 #[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the engine makes one for each piece")]
 pub struct Write<'a> {
     /// Its number under the grant.
     pub op: OpId,
@@ -108,9 +111,35 @@ pub enum TransportError {
     /// No such link, or not any more.
     #[error("link {0} is not connected")]
     NotConnected(LinkId),
-    /// A region the transport was not told about.
-    #[error("region {} is not registered", .0.0)]
-    UnknownRegion(RegionId),
+    /// Memory the transport was not told about, or outside what it was told.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The peer does not read, and more is waiting for it than is kept; its link is closed.
+    #[error("{name}: peer does not read, {waiting} bytes are waiting")]
+    Stalled {
+        /// The transport.
+        name: &'static str,
+        /// Bytes of control frames that are waiting.
+        waiting: u64,
+    },
+    /// Nothing was heard of a connection in the time allowed.
+    #[error("{name}: no answer while {doing}")]
+    TimedOut {
+        /// The transport.
+        name: &'static str,
+        /// What was waited for.
+        doing: &'static str,
+    },
+    /// More bytes than one write or control frame may have.
+    #[error("{name}: {bytes} bytes at once, at most {limit}")]
+    TooLarge {
+        /// The transport.
+        name: &'static str,
+        /// What was asked for.
+        bytes: u64,
+        /// What is possible.
+        limit: u64,
+    },
     /// Memory that this transport cannot reach.
     #[error("{name} cannot move {kind} memory")]
     Unsupported {

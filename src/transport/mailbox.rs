@@ -1,0 +1,105 @@
+//! A queue between threads with a descriptor that wakes its one reader, written only when it sleeps.
+
+use super::Wait;
+use crossbeam::queue::SegQueue;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// Many writers, one reader. Its bound is the writers' affair: each kind of message has one.
+#[derive(Debug)]
+pub(super) struct Mailbox<T> {
+    queue: SegQueue<T>,
+    bell: OwnedFd,
+    armed: AtomicBool,
+}
+
+impl<T> Mailbox<T> {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { queue: SegQueue::new(), bell, armed: AtomicBool::new(false) })
+    }
+
+    /// Adds a message and wakes the reader if it sleeps.
+    pub(super) fn push(&self, message: T) {
+        self.queue.push(message);
+        // Pairs with the fence in `arm`: either this sees the reader armed, or the reader the message.
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
+            self.ring();
+        }
+    }
+
+    /// Takes the oldest message.
+    pub(super) fn pop(&self) -> Option<T> {
+        self.queue.pop()
+    }
+
+    /// Messages waiting.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Reader: from now on the next message makes the descriptor readable, unless one is there already.
+    pub(super) fn arm(&self) -> Wait {
+        self.armed.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `push`.
+        fence(Ordering::SeqCst);
+        if self.queue.is_empty() {
+            return Wait::Ready;
+        }
+        self.armed.store(false, Ordering::Relaxed);
+        Wait::Busy
+    }
+
+    /// Reader: makes the descriptor unreadable again.
+    pub(super) fn silence(&self) {
+        // An error says that nobody rang.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// Readable after `arm` once there is a message.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn ring(&self) {
+        // An error says that the count is full: readable already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_sleeping_reader_gets_every_message() {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                let mailbox = Arc::clone(&mailbox);
+                std::thread::spawn(move || (0..20_000).for_each(|number| mailbox.push(number)))
+            })
+            .collect();
+        let mut got = 0;
+        while got < 40_000 {
+            if mailbox.arm() == Wait::Ready {
+                poll(&mut [PollFd::new(&mailbox.bell(), PollFlags::IN)], None).unwrap();
+                mailbox.silence();
+            }
+            while mailbox.pop().is_some() {
+                got += 1;
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        assert_eq!(mailbox.len(), 0);
+    }
+}
