@@ -59,6 +59,8 @@ mod layout;
 mod link;
 mod pages;
 mod room;
+#[cfg(test)]
+mod tests;
 
 pub use crate::checksum::{Crc32c, crc32c};
 pub use control::Frame;
