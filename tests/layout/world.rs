@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// One buffer, as both sides describe it.
 #[derive(Clone, Debug)]
-pub struct Buffer {
-    pub order: ItemOrder,
-    pub token_bytes: u64,
+pub(crate) struct Buffer {
+    pub(crate) order: ItemOrder,
+    pub(crate) token_bytes: u64,
 }
 
 /// How a side lays its items out.
 #[derive(Clone, Copy, Debug)]
-pub enum Arrangement {
+pub(crate) enum Arrangement {
     /// A region for each buffer, items this many bytes apart.
     Apart(u64),
     /// One region, item `n` of every buffer side by side.
@@ -24,25 +24,25 @@ pub enum Arrangement {
 
 /// One engine's pools and memory.
 #[derive(Clone, Debug)]
-pub struct Pool {
-    pub layout: Arc<PoolLayout>,
-    pub memory: Vec<Vec<u8>>,
-    pub pages: PageList,
+pub(crate) struct Pool {
+    pub(crate) layout: Arc<PoolLayout>,
+    pub(crate) memory: Vec<Vec<u8>>,
+    pub(crate) pages: PageList,
 }
 
 /// Two pools, and the positions to move from one to the other.
 #[derive(Clone, Debug)]
-pub struct World {
-    pub page_tokens: u32,
-    pub source: Pool,
-    pub destination: Pool,
-    pub pairing: Arc<Pairing>,
-    pub piece: Piece,
-    pub max_bytes: u64,
+pub(crate) struct World {
+    pub(crate) page_tokens: u32,
+    pub(crate) source: Pool,
+    pub(crate) destination: Pool,
+    pub(crate) pairing: Arc<Pairing>,
+    pub(crate) piece: Piece,
+    pub(crate) max_bytes: u64,
 }
 
 /// Worlds of paged groups (or, with pages of one position, of rows).
-pub fn worlds() -> impl Strategy<Value = World> {
+pub(crate) fn worlds() -> impl Strategy<Value = World> {
     let shape = (0..6_u32, prop::collection::vec(buffers(), 1..5));
     shape.prop_flat_map(|(page_tokens, buffers)| {
         let sides = (pages(), pages(), arrangements(), arrangements());
@@ -75,17 +75,17 @@ pub fn worlds() -> impl Strategy<Value = World> {
 }
 
 /// Whether parts of a page may be moved.
-pub fn is_cut(order: &ItemOrder) -> bool {
+pub(crate) fn is_cut(order: &ItemOrder) -> bool {
     matches!(order, ItemOrder::TokenMajor | ItemOrder::HeadMajor { .. })
 }
 
 /// The bytes of extents, one behind the other.
-pub fn gather(memory: &[Vec<u8>], extents: &[Extent]) -> Vec<u8> {
+pub(crate) fn gather(memory: &[Vec<u8>], extents: &[Extent]) -> Vec<u8> {
     extents.iter().flat_map(|extent| memory[at(extent)][range(extent)].iter().copied()).collect()
 }
 
 /// The opposite of `gather`.
-pub fn scatter(memory: &mut [Vec<u8>], extents: &[Extent], mut bytes: &[u8]) {
+pub(crate) fn scatter(memory: &mut [Vec<u8>], extents: &[Extent], mut bytes: &[u8]) {
     for extent in extents {
         let (own, others) = bytes.split_at(range(extent).len());
         memory[at(extent)][range(extent)].copy_from_slice(own);
@@ -95,7 +95,7 @@ pub fn scatter(memory: &mut [Vec<u8>], extents: &[Extent], mut bytes: &[u8]) {
 }
 
 /// The destination's memory after a copy of `piece` byte by byte, straight from the description.
-pub fn reference(world: &World, piece: &Piece) -> Vec<Vec<u8>> {
+pub(crate) fn reference(world: &World, piece: &Piece) -> Vec<Vec<u8>> {
     let mut memory = world.destination.memory.clone();
     for pair in &world.pairing.pairs()[index(piece.pairs.start)..index(piece.pairs.end)] {
         let ours = &world.source.layout.entries[index(pair.source)];
@@ -116,7 +116,7 @@ pub fn reference(world: &World, piece: &Piece) -> Vec<Vec<u8>> {
     memory
 }
 
-pub fn index(number: u32) -> usize {
+pub(crate) fn index(number: u32) -> usize {
     usize::try_from(number).expect("a number of this size")
 }
 
