@@ -33,7 +33,7 @@ pub use admission::{Admission, Refusal};
 pub use check::LayoutError;
 pub use digest::LayoutDigest;
 pub use entry::{HeadSpan, ItemOrder, PoolEntry, Role, Sharding};
-pub use pages::{PageList, Pages, PagesError, Runs};
+pub use pages::{PageList, Pages, PagesError};
 pub use pairing::{Mismatch, Pair, Pairing};
 pub use plan::{Block, Extent, Piece, Pieces, PlanError, blocks};
 

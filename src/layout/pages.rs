@@ -29,12 +29,6 @@ pub(crate) enum PagesSource<'a> {
     Usize(&'a [usize]),
 }
 
-/// Maximal runs of adjacent ascending page numbers, as (first page, pages).
-#[derive(Clone, Debug)]
-pub struct Runs<'a> {
-    rest: &'a [u32],
-}
-
 /// A page number outside its group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("page number {value} at place {at} is outside 0..{items}")]
@@ -58,37 +52,6 @@ impl PageList {
     pub fn covers(&self, page_tokens: u32) -> Range<u32> {
         let pages = u32::try_from(self.indices.len()).unwrap_or(u32::MAX);
         self.first..self.first.saturating_add(pages.saturating_mul(page_tokens))
-    }
-
-    /// Maximal runs of adjacent ascending page numbers, in the order of the list.
-    pub fn runs(&self) -> Runs<'_> {
-        Runs::new(&self.indices)
-    }
-}
-
-impl<'a> Runs<'a> {
-    /// The runs of these page numbers.
-    pub const fn new(pages: &'a [u32]) -> Self {
-        Self { rest: pages }
-    }
-}
-
-impl Iterator for Runs<'_> {
-    /// First page number and number of pages.
-    type Item = (u32, u32);
-
-    fn next(&mut self) -> Option<(u32, u32)> {
-        let (&first, mut rest) = self.rest.split_first()?;
-        let mut len = 1;
-        // No overflow: the sum is at most a page number that is in the list, plus one.
-        while let Some((&page, behind)) = rest.split_first()
-            && page.checked_sub(len) == Some(first)
-        {
-            len += 1;
-            rest = behind;
-        }
-        self.rest = rest;
-        Some((first, len))
     }
 }
 
@@ -203,13 +166,5 @@ mod tests {
         assert_eq!(PageList::new(32, vec![4, 9]).covers(16), 32..64);
         assert_eq!(PageList::new(u32::MAX - 1, vec![4, 9]).covers(16), u32::MAX - 1..u32::MAX);
         assert_eq!(PageList::new(0, vec![4; 3]).covers(u32::MAX), 0..u32::MAX);
-    }
-
-    #[test]
-    fn runs_are_adjacent_and_ascending() {
-        let runs = |pages: &[u32]| PageList::new(0, pages.to_vec()).runs().collect::<Vec<_>>();
-        assert_eq!(runs(&[]), []);
-        assert_eq!(runs(&[4, 5, 6, 9, 8, 8, 9]), [(4, 3), (9, 1), (8, 1), (8, 2)]);
-        assert_eq!(runs(&[u32::MAX - 1, u32::MAX, 0]), [(u32::MAX - 1, 2), (0, 1)]);
     }
 }
