@@ -4,13 +4,27 @@
 //! - `roster.rs`: whether the records of a group are complete
 //! - `fixed.rs`: a table given by the caller
 //! - `owners.rs`: a bounded table of room owners
+//!
+//! With the feature `bootstrap`, over HTTP and JSON:
+//! - `server.rs`: the server and its routes; `table.rs`: what it holds
+//! - `json.rs`: the bodies; `clock.rs`: the time
 
+#[cfg(feature = "bootstrap")]
+mod clock;
 mod fixed;
+#[cfg(feature = "bootstrap")]
+mod json;
 mod owners;
 mod roster;
+#[cfg(feature = "bootstrap")]
+mod server;
+#[cfg(feature = "bootstrap")]
+mod table;
 
 pub use fixed::FixedDirectory;
 pub use roster::RosterError;
+#[cfg(feature = "bootstrap")]
+pub use server::{BootstrapServer, ServerConfig};
 
 use crate::address::AddressError;
 use crate::ids::{GroupSizes, Instance, Rank, Room};
@@ -149,8 +163,8 @@ pub trait Directory: Debug + Send + Sync {
     fn publish_owner(&self, group: &str, room: Room, dp: u32);
     /// Which data parallel rank of a group owns a room, if known; starts a lookup when it is not.
     fn owner(&self, group: &str, room: Room) -> Option<u32>;
-    /// Calls `wake` from any thread whenever an answer may have changed. No lock is held meanwhile.
-    /// A directory keeps `wake` as long as it lives.
+    /// Calls `wake` from any thread whenever an answer may have changed. No lock is held meanwhile; it
+    /// must be quick, since the directory waits for it. A directory keeps `wake` as long as it lives.
     fn watch(&self, wake: Arc<dyn Fn() + Send + Sync>);
 }
 

@@ -5,7 +5,7 @@ use crate::ids::{GroupSizes, Rank};
 use std::sync::Arc;
 
 /// Missing ranks named in an answer.
-const NAMED_MISSING: usize = 16;
+pub(super) const NAMED_MISSING: usize = 16;
 
 /// Records that do not make one group.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
