@@ -7,20 +7,34 @@
 //!
 //! With the feature `bootstrap`, over HTTP and JSON:
 //! - `server.rs`: the server and its routes; `table.rs`: what it holds
+//! - `client.rs`: the client; `lookups.rs`: what it knows and asks next; `leases.rs`: what it registered;
+//!   `retry.rs`: when something is tried next; `http.rs`: one request
 //! - `json.rs`: the bodies; `clock.rs`: the time
 
+#[cfg(feature = "bootstrap")]
+mod client;
 #[cfg(feature = "bootstrap")]
 mod clock;
 mod fixed;
 #[cfg(feature = "bootstrap")]
+mod http;
+#[cfg(feature = "bootstrap")]
 mod json;
+#[cfg(feature = "bootstrap")]
+mod leases;
+#[cfg(feature = "bootstrap")]
+mod lookups;
 mod owners;
+#[cfg(feature = "bootstrap")]
+mod retry;
 mod roster;
 #[cfg(feature = "bootstrap")]
 mod server;
 #[cfg(feature = "bootstrap")]
 mod table;
 
+#[cfg(feature = "bootstrap")]
+pub use client::{ClientConfig, HttpDirectory};
 pub use fixed::FixedDirectory;
 pub use roster::RosterError;
 #[cfg(feature = "bootstrap")]
