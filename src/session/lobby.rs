@@ -19,8 +19,8 @@ pub struct Lobby {
     /// Receivers that were told the end, or told it themselves: nothing of theirs is adopted.
     dead: BTreeSet<(LinkId, GrantId)>,
     verdicts: BTreeMap<(Room, Attempt), Verdict>,
-    /// Why a receiver gave up before its sender came.
-    aborted: BTreeMap<(Room, Attempt), Cause>,
+    /// Who gave up before its sender came, and why.
+    aborted: BTreeMap<(Room, Attempt), Vec<(Party, Cause)>>,
     memories: VecDeque<(Instant, Memory)>,
 }
 
@@ -47,9 +47,7 @@ pub struct Parked {
 pub struct Adopted {
     /// Frames of its receivers, in order.
     pub parked: Vec<Parked>,
-    /// Answers to receivers of other attempts.
-    pub answers: Vec<Answer>,
-    /// Why its receiver gave up already, if none waits: the sender fails for the same reason.
+    /// Why a receiver gave up already that has not come again: the sender fails for the same reason.
     pub aborted: Option<Cause>,
 }
 
@@ -111,7 +109,7 @@ impl Lobby {
             RoomFrame::Abort(cause) => {
                 self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
                 if self.remember_dead(now, link, id) {
-                    self.aborted.insert((id.room, id.attempt), cause);
+                    self.aborted.entry((id.room, id.attempt)).or_default().push((party, cause));
                     self.remember(now, Memory::Aborted(id.room, id.attempt));
                 }
                 vec![Answer { link, id, frame: RoomFrame::Quiet }]
@@ -130,22 +128,14 @@ impl Lobby {
         }
     }
 
-    /// A sender was made: gives what waited for it, and refuses other attempts.
-    pub fn adopt(&mut self, now: Instant, room: Room, attempt: Attempt) -> Adopted {
+    /// A sender was made: gives what waited for this attempt of the room.
+    pub fn adopt(&mut self, room: Room, attempt: Attempt) -> Adopted {
         self.verdicts.remove(&(room, attempt));
-        let aborted = self.aborted.remove(&(room, attempt));
-        let (parked, others): (Vec<_>, Vec<_>) =
-            self.take(room, |_| true).into_iter().partition(|parked| parked.id.attempt == attempt);
-        let mut answers = Vec::new();
-        for Parked { link, id, .. } in
-            others.iter().filter(|parked| matches!(parked.frame, RoomFrame::Join { .. }))
-        {
-            let detail = format!("attempt {} was asked for, attempt {} is here", id.attempt.0, attempt.0);
-            answers.extend(refusal(*link, *id, self.cause(ErrorKind::Protocol, detail)));
-            self.remember_dead(now, *link, *id);
-        }
-        let aborted = aborted.filter(|_| parked.is_empty());
-        Adopted { parked, answers, aborted }
+        let aborted = self.aborted.remove(&(room, attempt)).unwrap_or_default();
+        let parked = self.take(room, |parked| parked.id.attempt == attempt);
+        let has_come_again = |party: &Party| parked.iter().any(|parked| parked.party.rank == party.rank);
+        let aborted = aborted.into_iter().find(|(party, _)| !has_come_again(party)).map(|(_, cause)| cause);
+        Adopted { parked, aborted }
     }
 
     /// A room that had a sender has ended: late frames of these receivers change nothing.

@@ -25,6 +25,8 @@ pub struct ReceiverSession {
     layers: Vec<u32>,
     sources: BTreeMap<Rank, Source>,
     lent: Option<Lent>,
+    /// What the driver knows of sources that are not there yet.
+    hint: String,
 }
 
 /// What a receiver lends to its sources.
@@ -65,7 +67,7 @@ impl ReceiverSession {
         layers: Vec<u32>,
     ) -> Self {
         let course = Course::new(now, id.room, party, deadlines);
-        Self { course, id, destinations, layers, sources: BTreeMap::new(), lent: None }
+        Self { course, id, destinations, layers, sources: BTreeMap::new(), lent: None, hint: String::new() }
     }
 
     /// Says which ranks feed this room and what each owes (`None`: nothing, but it must say so). Once.
@@ -74,6 +76,11 @@ impl ReceiverSession {
             self.sources.entry(rank).or_insert_with(|| Source::new(share, self.layers.clone()));
         }
         self.course.progress(now);
+    }
+
+    /// Why sources are still missing, for the error if they stay so.
+    pub fn still_missing(&mut self, hint: String) {
+        self.hint = hint;
     }
 
     /// A source is connected and its layout fits: join it.
@@ -227,8 +234,12 @@ impl ReceiverSession {
             ranks.collect::<Vec<_>>().join(", ")
         };
         match self.course.state() {
-            KVPoll::Bootstrapping if self.sources.is_empty() => "the sources are not known".into(),
-            KVPoll::Bootstrapping => format!("not connected: prefill rank {}", names(&|s| s.link.is_none())),
+            KVPoll::Bootstrapping if self.sources.is_empty() => {
+                format!("the sources are not known; {}", self.hint)
+            }
+            KVPoll::Bootstrapping => {
+                format!("not connected: prefill rank {}; {}", names(&|s| s.link.is_none()), self.hint)
+            }
             _ if self.lent.is_none() => "waiting for pages from the caller".into(),
             _ => format!("waiting for prefill rank {}", names(&|s| !s.is_complete())),
         }

@@ -110,20 +110,27 @@ impl SenderSession {
         if self.expected.is_empty() {
             self.expected.clone_from(&destinations);
         }
-        let broken = if self.expected != destinations {
+        let has_joined = self.destinations.values().any(|other| other.joined.party.rank == party.rank);
+        let broken = if has_joined {
+            Some(format!("duplicate room: rank {} has joined it already", party.rank))
+        } else if self.expected != destinations {
             Some(format!(
-                "destinations differ: {} named before, {} now",
+                "destinations differ: {} were named before, {} now",
                 self.expected.len(),
                 destinations.len()
             ))
         } else if destinations.binary_search(&party.rank).is_err() {
             Some(format!("{party} is not one of the destinations it names"))
-        } else if self.destinations.values().any(|other| other.joined.party.rank == party.rank) {
-            Some(format!("duplicate room: rank {} has joined it already", party.rank))
         } else {
             None
         };
         if let Some(detail) = broken {
+            // Somebody who is waited for will not come: nobody else has to wait for it.
+            if !has_joined && self.expected.contains(&party.rank) {
+                let fault = Fault::new(ErrorKind::Protocol, detail.as_str());
+                self.course.fail(now, fault, Origin::Peer(party));
+                self.conclude(now);
+            }
             let cause = self.course.refusal(ErrorKind::Protocol, detail);
             return self.refuse(link, id, cause);
         }
@@ -221,10 +228,11 @@ impl SenderSession {
         }
     }
 
-    /// A posted write is over.
-    pub fn settled(&mut self, now: Instant, link: LinkId, op: OpId, settlement: Settlement) {
-        let Some(destination) = self.destinations.get_mut(&link) else { return };
-        let Some(job) = destination.settled(op) else { return };
+    /// A posted write is over. Answers its bytes.
+    pub fn settled(&mut self, now: Instant, link: LinkId, op: OpId, settlement: Settlement) -> u64 {
+        let Some(destination) = self.destinations.get_mut(&link) else { return 0 };
+        let Some(job) = destination.settled(op) else { return 0 };
+        let bytes = job.bytes;
         match settlement {
             Settlement::Landed => {
                 destination.landed(&job);
@@ -243,6 +251,7 @@ impl SenderSession {
             }
         }
         self.conclude(now);
+        bytes
     }
 
     /// Whether [`next_write`](Self::next_write) may give something for this link.
