@@ -1,0 +1,143 @@
+//! Making an engine.
+
+use super::changes::Feed;
+use super::core::Core;
+use super::shared::Shared;
+use super::stats::Counters;
+use super::thread::Driver;
+use super::usage::BuildError;
+use super::wake::Doorbell;
+use super::{Engine, Inner, Place};
+use crate::bootstrap::Directory;
+use crate::config::Config;
+use crate::ids::{Instance, Party, Side};
+use crate::transport::Transport;
+use crossbeam::queue::SegQueue;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Makes an [`Engine`].
+#[derive(Debug)]
+pub struct EngineBuilder {
+    place: Place,
+    model: String,
+    config: Config,
+    directory: Option<Arc<dyn Directory>>,
+    transports: Vec<Box<dyn Transport>>,
+    is_manual: bool,
+}
+
+impl EngineBuilder {
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            place,
+            model: String::new(),
+            config: Config::default(),
+            directory: None,
+            transports: Vec::new(),
+            is_manual: false,
+        }
+    }
+
+    /// The model served; peers that name another are refused.
+    #[must_use]
+    pub fn model(mut self, model: impl Into<String>) -> Self {
+        self.model = model.into();
+        self
+    }
+
+    /// Deadlines and limits.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Where peers are found, and where this engine is published once it has a layout.
+    #[must_use]
+    pub fn directory(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.directory = Some(directory);
+        self
+    }
+
+    /// Adds a transport, in order of preference: a peer is reached over the first one that both sides
+    /// have and that works.
+    #[must_use]
+    pub fn transport(mut self, transport: impl Transport + 'static) -> Self {
+        self.transports.push(Box::new(transport));
+        self
+    }
+
+    /// The caller drives the engine: no thread is started, see [`Engine::progress`].
+    #[must_use]
+    pub fn manual_progress(mut self) -> Self {
+        self.is_manual = true;
+        self
+    }
+
+    /// Makes the engine and, unless the caller drives it, starts its progress thread.
+    ///
+    /// # Errors
+    /// The configuration cannot work, there is no transport, or the system refuses a descriptor or thread.
+    pub fn build(self) -> Result<Engine, BuildError> {
+        let Self { place, model, config, directory, transports, is_manual } = self;
+        config.check()?;
+        if transports.is_empty() {
+            return Err(BuildError::NoTransport);
+        }
+        if !place.sizes.holds(place.rank) {
+            return Err(BuildError::Rank { rank: place.rank, sizes: place.sizes });
+        }
+        let io = |what| move |source: io::Error| BuildError::Io { what, source };
+        let instance = random_instance().map_err(io("getrandom"))?;
+        let party = Party { side: Side::Prefill, rank: place.rank, instance };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(Core::new(transports, party, &config)),
+            place,
+            instance,
+            model,
+            config,
+            directory,
+            directory_changed: AtomicBool::new(false),
+            commands: SegQueue::new(),
+            dirty: SegQueue::new(),
+            bell: Arc::new(Doorbell::new().map_err(io("eventfd"))?),
+            feed: Feed::new().map_err(io("eventfd"))?,
+            announced: RwLock::new(None),
+            live: Mutex::new(BTreeMap::new()),
+            generations: AtomicU64::new(1),
+            next_region: AtomicU32::new(0),
+            counters: Counters::default(),
+            closing: AtomicBool::new(false),
+            close_limit: Mutex::new(Duration::ZERO),
+            is_manual,
+            process: std::process::id(),
+        });
+        if let Some(directory) = &shared.directory {
+            let watcher = Arc::downgrade(&shared);
+            directory.watch(Arc::new(move || changed(&watcher)));
+        }
+        let driver = Driver::start(&shared).map_err(io("starting the progress thread"))?;
+        Ok(Engine { inner: Arc::new(Inner { shared, driver }) })
+    }
+}
+
+fn changed(shared: &Weak<Shared>) {
+    if let Some(shared) = shared.upgrade() {
+        shared.directory_changed.store(true, Ordering::Release);
+        shared.bell.ring();
+    }
+}
+
+fn random_instance() -> io::Result<Instance> {
+    let mut bytes = [0_u8; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(Instance(u128::from_le_bytes(bytes)))
+}

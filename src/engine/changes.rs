@@ -1,0 +1,95 @@
+//! The change feed: which rooms changed since last asked, so that nobody scans all of them.
+
+use super::slot::Slot;
+use super::wake::Doorbell;
+use crate::ids::{Generation, Room, Side};
+use crate::poll::{KVPoll, Release};
+use crossbeam::queue::SegQueue;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A room that changed, as it is now. Several changes of a room between two looks are one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The caller's number, from [`RoomOptions::tag`](super::RoomOptions::tag).
+    pub tag: u64,
+    /// The room.
+    pub room: Room,
+    /// The receiver's generation; 0 for senders.
+    pub generation: Generation,
+    /// Which side of the room.
+    pub side: Side,
+    /// Where it stands.
+    pub state: KVPoll,
+    /// Whether its pages are the caller's again.
+    pub release: Release,
+    /// Tokens in place (receivers).
+    pub tokens_ready: u32,
+    /// Whether an offer has come (receivers).
+    pub offered: bool,
+    /// Whether every grant is in (senders).
+    pub granted: bool,
+}
+
+/// At most one entry a room, and none before somebody reads.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    changed: SegQueue<Arc<Slot>>,
+    bell: Doorbell,
+    is_read: AtomicBool,
+}
+
+impl Feed {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { changed: SegQueue::new(), bell: Doorbell::new()?, is_read: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn note(&self, slot: &Arc<Slot>) {
+        if self.is_read.load(Ordering::Acquire) && !slot.is_changed.swap(true, Ordering::AcqRel) {
+            self.changed.push(Arc::clone(slot));
+            self.bell.write();
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.is_read.store(true, Ordering::Release);
+        self.bell.fd()
+    }
+
+    pub(crate) fn drain(&self, out: &mut Vec<Change>) -> usize {
+        self.is_read.store(true, Ordering::Release);
+        self.bell.clear(); // before reading: what comes later rings again
+        let before = out.len();
+        // Bounded by what is there now, so that a busy engine cannot hold the caller.
+        for _ in 0..self.changed.len() {
+            let Some(slot) = self.changed.pop() else { break };
+            slot.is_changed.store(false, Ordering::Release); // before reading: as above
+            out.push(Change::of(&slot));
+        }
+        if !self.changed.is_empty() {
+            self.bell.write();
+        }
+        out.len() - before
+    }
+}
+
+impl Change {
+    fn of(slot: &Slot) -> Self {
+        let state = slot.poll();
+        let (offered, granted) = slot.details(|details| (details.offer.is_some(), details.granted.is_some()));
+        Self {
+            tag: slot.tag,
+            room: slot.room,
+            generation: slot.generation,
+            side: slot.side,
+            state,
+            release: slot.release(),
+            tokens_ready: slot.ready_tokens(),
+            offered,
+            granted,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What handles ask of the core.
+
+use super::core::{Core, News};
+use super::rooms::{ReceiverRoom, SenderRoom};
+use super::shared::{Command, Shared};
+use super::slot::Slot;
+use super::sources::Sources;
+use crate::config::Deadlines;
+use crate::error::ErrorKind;
+use crate::ids::{Attempt, Room, Side};
+use crate::memory::Mark;
+use crate::session::{Adopted, ReceiverSession, SenderSession};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Core {
+    pub(super) fn take_commands(&mut self, shared: &Shared, now: Instant) -> usize {
+        let mut did = 0;
+        // Bounded by what is there now, so that busy callers cannot hold the turn.
+        for _ in 0..shared.commands.len() {
+            let Some(command) = shared.commands.pop() else { break };
+            self.command(shared, now, command);
+            did += 1;
+        }
+        did
+    }
+
+    fn command(&mut self, shared: &Shared, now: Instant, command: Command) {
+        let slot = match command {
+            Command::OpenSender { slot, attempt, deadlines } => {
+                return self.open_sender(shared, now, slot, attempt, deadlines);
+            }
+            Command::OpenReceiver { slot, id, from, deadlines, announced } => {
+                let rank = shared.place.rank;
+                let party = shared.party(Side::Decode);
+                let layers = announced.layers.clone();
+                let session = ReceiverSession::new(now, id, party, deadlines, vec![rank], layers);
+                self.rooms
+                    .receivers
+                    .insert(slot.room, ReceiverRoom::new(Arc::clone(&slot), session, announced, from));
+                return self.resolve(shared, now, slot.room);
+            }
+            Command::Reject { room, attempt, detail } => {
+                return self.reject(shared, now, room, attempt, detail);
+            }
+            Command::Chunk { slot, mut chunk, marks } => {
+                if let Some(room) = self.rooms.sender_of(&slot) {
+                    chunk.ready = !watch(shared, room, &marks);
+                    room.session.send(now, chunk);
+                    room.chunks += 1;
+                }
+                slot
+            }
+            Command::Finish { slot, mut finish, marks } => {
+                if let Some(room) = self.rooms.sender_of(&slot) {
+                    finish.ready = !watch(shared, room, &marks);
+                    room.session.finish(now, finish);
+                }
+                slot
+            }
+            Command::Offer { slot, offer } => {
+                if let Some(room) = self.rooms.sender_of(&slot) {
+                    room.session.offer(now, offer);
+                }
+                slot
+            }
+            Command::Grant { slot, lent } => {
+                if let Some(room) = self.rooms.receiver_of(&slot) {
+                    room.session.grant(now, lent);
+                }
+                slot
+            }
+            Command::SetDp { slot, dp: chosen } => {
+                let room = self.rooms.receiver_of(&slot);
+                if let Some(Sources::Group { dp, .. }) = room.and_then(|room| room.unresolved.as_mut()) {
+                    *dp = Some(chosen);
+                    self.resolve(shared, now, slot.room);
+                }
+                return;
+            }
+        };
+        if self.rooms.senders.get(&slot.room).is_some_and(|room| !room.marks.is_empty()) {
+            self.rooms.marked.insert(slot.room);
+        }
+        let key = (slot.side, slot.room);
+        if self.rooms.slot(key).is_some_and(|owner| Arc::ptr_eq(owner, &slot)) {
+            self.follow_up(shared, now, key, News::All);
+        }
+    }
+
+    fn open_sender(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        slot: Arc<Slot>,
+        attempt: Attempt,
+        deadlines: Deadlines,
+    ) {
+        let room = slot.room;
+        let limits = &shared.config.limits;
+        let party = shared.party(Side::Prefill);
+        let session = SenderSession::new(now, room, party, deadlines, limits.write_bytes, limits.retransmits);
+        self.rooms.senders.insert(room, SenderRoom::new(slot, attempt, session));
+        let Adopted { parked, aborted, .. } = self.lobby.adopt(room, attempt);
+        if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {
+            sender.session.fail_for(now, &cause);
+        }
+        for frame in parked {
+            self.sender_frame(shared, now, frame.link, frame.id, frame.frame);
+        }
+        self.follow_up(shared, now, (Side::Prefill, room), News::All);
+    }
+
+    fn reject(&mut self, shared: &Shared, now: Instant, room: Room, attempt: Attempt, detail: String) {
+        if self.rooms.senders.contains_key(&room) {
+            return; // it has a sender, which decides for itself
+        }
+        let cause = shared.cause(ErrorKind::Rejected, detail);
+        let answers = self.lobby.bury(now, room, attempt, cause, Vec::new());
+        self.answer(answers);
+    }
+}
+
+/// Keeps the marks of a chunk that are not ready, and rings when one is. Answers whether there are any.
+fn watch(shared: &Shared, room: &mut SenderRoom, marks: &[Mark]) -> bool {
+    let pending: Vec<_> = marks.iter().filter(|mark| !mark.is_ready()).cloned().collect();
+    for mark in &pending {
+        let bell = Arc::clone(&shared.bell);
+        mark.on_ready(Box::new(move || bell.ring()));
+    }
+    let has_pending = !pending.is_empty();
+    if has_pending {
+        room.marks.push((room.chunks, pending));
+    }
+    has_pending
+}

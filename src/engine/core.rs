@@ -1,0 +1,312 @@
+//! The one place where transports, sessions and pools meet: a turn takes events in and does what
+//! follows from them.
+//!
+//! - `inbound.rs`: what comes from transports and peers
+//! - `reach.rs`: finding and connecting peers
+//! - `outbound.rs`: what sessions want done, and writes
+
+use super::layouts::Announced;
+use super::links::{Link, Pools};
+use super::rooms::{Key, Rooms};
+use super::shared::Shared;
+use super::slot::Slot;
+use super::targets::Targets;
+use super::wake::WaitSet;
+use crate::bootstrap::Registration;
+use crate::error::{ErrorKind, Fault};
+use crate::ids::{LinkId, Party, RegionId, Side};
+use crate::layout::Extent;
+use crate::memory::Region;
+use crate::poll::Release;
+use crate::session::{Action, Lobby};
+use crate::transport::{Event, Transport, Wait};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// Everything that moves. Behind the engine's one lock, which is never held over a copy or a system
+/// call that waits.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) transports: Vec<Box<dyn Transport>>,
+    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) targets: Targets,
+    pub(super) rooms: Rooms,
+    pub(super) lobby: Lobby,
+    pub(super) regions: BTreeMap<RegionId, Region>,
+    pub(super) announced: Option<Arc<Announced>>,
+    pub(super) registration: Option<Box<dyn Registration>>,
+    /// To be woken when the lock is free again.
+    pub(super) woken: Vec<Waker>,
+    /// Source and destination of the write in hand, kept for their capacity.
+    pub(super) extents: (Vec<Extent>, Vec<Extent>),
+    pub(super) pings: u64,
+    events: Vec<Event>,
+    actions: Vec<Action>,
+    housekeeping: Option<Instant>,
+}
+
+/// How much of a room's view may have changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum News {
+    /// Bytes moved.
+    Bytes,
+    /// Anything.
+    All,
+}
+
+impl Core {
+    pub(super) fn new(
+        transports: Vec<Box<dyn Transport>>,
+        party: Party,
+        config: &crate::config::Config,
+    ) -> Self {
+        let limits = &config.limits;
+        let patience = config.deadlines.bootstrap;
+        Self {
+            transports,
+            links: BTreeMap::new(),
+            targets: Targets::default(),
+            rooms: Rooms::default(),
+            lobby: Lobby::new(party, patience, limits.parked_bytes, limits.tombstones),
+            regions: BTreeMap::new(),
+            announced: None,
+            registration: None,
+            woken: Vec::new(),
+            extents: (Vec::new(), Vec::new()),
+            pings: 0,
+            events: Vec::new(),
+            actions: Vec::new(),
+            housekeeping: None,
+        }
+    }
+
+    /// Does all that can be done now and answers how much that was.
+    pub(super) fn turn(&mut self, shared: &Shared, now: Instant) -> usize {
+        let mut did = self.take_commands(shared, now);
+        did += self.take_wishes(shared, now);
+        did += self.take_events(shared, now);
+        self.check_marks(shared, now);
+        self.reach(shared, now);
+        while let Some(key) = self.rooms.due(now) {
+            if let Some(session) = self.rooms.session(key) {
+                session.tick(now);
+            }
+            self.follow_up(shared, now, key, News::All);
+        }
+        self.keep_house(shared, now);
+        did + self.pump(shared, now)
+    }
+
+    /// When `turn` has to be called at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let deadlines = [self.rooms.deadline(), self.targets.deadline(), self.housekeeping];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Arms every transport's descriptor; `Busy` if one found work meanwhile.
+    pub(super) fn prepare_wait(&mut self) -> Wait {
+        let busy = self.transports.iter_mut().any(|transport| transport.prepare_wait() == Wait::Busy);
+        if busy { Wait::Busy } else { Wait::Ready }
+    }
+
+    pub(super) fn wait_set(&self, shared: &Shared) -> io::Result<WaitSet> {
+        let transports = self.transports.iter().filter_map(|transport| transport.wake_fd());
+        WaitSet::new(transports.chain([shared.bell.fd()]))
+    }
+
+    /// A session was told something: does what it asks, shows what changed, sets its timer, and takes
+    /// it away once it is over.
+    pub(super) fn follow_up(&mut self, shared: &Shared, now: Instant, key: Key, news: News) {
+        let mut actions = std::mem::take(&mut self.actions);
+        let Some(session) = self.rooms.session(key) else { return };
+        let before = self_state(session);
+        while let Some(action) = session.next_action() {
+            actions.push(action);
+        }
+        for action in actions.drain(..) {
+            self.act(key, action);
+        }
+        self.actions = actions;
+        self.enqueue_writes(key);
+        self.rooms.arm(key);
+        let shown = self.rooms.slot(key).map(|slot| (slot.poll(), slot.release()));
+        let full = news == News::All || shown != Some(before);
+        if before.1 == Release::Safe && before.0.is_terminal() {
+            // Out of the table first: who sees `Safe` may use the room again at once.
+            self.take_away(shared, now, key);
+        } else if self.rooms.publish(key, full)
+            && let Some(slot) = self.rooms.slot(key)
+        {
+            shared.feed.note(slot);
+            self.woken.append(&mut slot.take_wakers());
+        }
+    }
+
+    /// The engine ends: every room fails, on both ends.
+    pub(super) fn fail_all(&mut self, shared: &Shared, now: Instant) {
+        self.registration = None;
+        for key in self.rooms.keys() {
+            if let Some(session) = self.rooms.session(key) {
+                session.fail(now, Fault::new(ErrorKind::ShuttingDown, "the engine is closing"));
+            }
+            self.follow_up(shared, now, key, News::All);
+        }
+    }
+
+    /// Ends every link, saying so.
+    pub(super) fn say_goodbye(&mut self) {
+        let links: Vec<_> = self.links.keys().copied().collect();
+        for link in links {
+            self.end_link(link, Fault::new(ErrorKind::ShuttingDown, "the peer has closed its engine"));
+        }
+    }
+
+    /// Lets go of every descriptor and of all memory lent.
+    pub(super) fn let_go(&mut self) {
+        self.links.clear();
+        self.transports.clear();
+        self.regions.clear();
+    }
+
+    /// How peers reach this engine.
+    pub(super) fn addresses(&self) -> Vec<(String, Vec<u8>)> {
+        let address = |transport: &Box<dyn Transport>| {
+            (transport.name().to_owned(), transport.local_address().to_vec())
+        };
+        self.transports.iter().map(address).collect()
+    }
+
+    pub(super) fn our_pools(&self) -> Option<Pools> {
+        let announced = self.announced.as_ref()?;
+        Some(Pools { epoch: announced.epoch, layout: Arc::clone(&announced.layout) })
+    }
+
+    fn take_wishes(&mut self, shared: &Shared, now: Instant) -> usize {
+        let mut did = 0;
+        while let Some(slot) = shared.dirty.pop() {
+            did += 1;
+            slot.is_dirty.store(false, Ordering::Release); // before looking: a later wish comes again
+            let key = (slot.side, slot.room);
+            if !slot.wants_abort() || self.rooms.slot(key).is_none_or(|owner| !Arc::ptr_eq(owner, &slot)) {
+                continue;
+            }
+            let given = slot.abort_detail.lock().take();
+            let detail = given.unwrap_or_else(|| {
+                if slot.is_gone() { "the handle was dropped".into() } else { "the caller gave up".into() }
+            });
+            if let Some(session) = self.rooms.session(key) {
+                session.fail(now, Fault::new(ErrorKind::Aborted, detail));
+            }
+            self.follow_up(shared, now, key, News::All);
+        }
+        did
+    }
+
+    fn take_events(&mut self, shared: &Shared, now: Instant) -> usize {
+        let mut events = std::mem::take(&mut self.events);
+        let mut did = 0;
+        for transport in 0..self.transports.len() {
+            self.transports[transport].progress(&mut events);
+            did += events.len();
+            for event in events.drain(..) {
+                self.event(shared, now, transport, event);
+            }
+        }
+        self.events = events;
+        did
+    }
+
+    fn check_marks(&mut self, shared: &Shared, now: Instant) {
+        let marked: Vec<_> = self.rooms.marked.iter().copied().collect();
+        for room in marked {
+            let Some(sender) = self.rooms.senders.get_mut(&room) else { continue };
+            let mut abandoned = false;
+            sender.marks.retain(|(chunk, marks)| {
+                abandoned |= marks.iter().any(crate::memory::Mark::is_abandoned);
+                let ready = marks.iter().all(crate::memory::Mark::is_ready);
+                if ready {
+                    sender.session.ready(now, *chunk);
+                }
+                !ready
+            });
+            if sender.marks.is_empty() {
+                self.rooms.marked.remove(&room);
+            }
+            if abandoned {
+                let fault =
+                    Fault::new(ErrorKind::Aborted, "a readiness mark was dropped before it was signalled");
+                if let Some(session) = self.rooms.session((Side::Prefill, room)) {
+                    session.fail(now, fault);
+                }
+                self.rooms.marked.remove(&room);
+            }
+            self.follow_up(shared, now, (Side::Prefill, room), News::All);
+        }
+    }
+
+    /// The room is over: nothing of it is left but what late frames have to be told.
+    fn take_away(&mut self, shared: &Shared, now: Instant, key: Key) {
+        self.links.values_mut().for_each(|link| {
+            link.rooms.remove(&key);
+        });
+        self.rooms.publish(key, true);
+        let slot = match key.0 {
+            Side::Prefill => {
+                let Some(sender) = self.rooms.remove_sender(key.1) else { return };
+                self.lobby.ended(now, sender.session.receivers());
+                if let (Some(heard), Some(cause)) = (sender.session.joined_early(), sender.session.cause()) {
+                    let answers = self.lobby.bury(now, key.1, sender.attempt, cause, heard);
+                    self.answer(answers);
+                }
+                shared.counters.ended(&sender.session);
+                sender.slot
+            }
+            Side::Decode => {
+                let Some(receiver) = self.rooms.remove_receiver(key.1) else { return };
+                for wanted in receiver.wanted.values() {
+                    self.targets.unwant(&wanted.candidates, key.1);
+                }
+                shared.counters.ended(&receiver.session);
+                receiver.slot
+            }
+        };
+        shared.forget(&slot);
+        shared.feed.note(&slot);
+        self.woken.append(&mut slot.take_wakers());
+    }
+
+    fn keep_house(&mut self, shared: &Shared, now: Instant) {
+        if self.housekeeping.is_some_and(|at| now < at) {
+            return;
+        }
+        let was_set = self.housekeeping.is_some();
+        let idle = self.links.is_empty() && self.rooms.is_empty() && self.lobby.sizes() == (0, 0);
+        self.housekeeping = (!idle).then(|| now + shared.config.liveness.interval.min(LONGEST_HOUSEKEEPING));
+        if was_set {
+            let answers = self.lobby.tick(now);
+            self.answer(answers);
+            self.beat(shared, now);
+        }
+    }
+}
+
+/// Where a session stands; it is published after its actions were taken.
+fn self_state(session: &dyn crate::session::Session) -> (crate::poll::KVPoll, Release) {
+    (session.state(), session.release())
+}
+
+const LONGEST_HOUSEKEEPING: Duration = Duration::from_millis(500);
+
+impl Shared {
+    fn forget(&self, slot: &Arc<Slot>) {
+        let mut live = self.live.lock();
+        let key = (slot.side, slot.room);
+        if live.get(&key).is_some_and(|owner| Arc::ptr_eq(owner, slot)) {
+            live.remove(&key);
+        }
+    }
+}

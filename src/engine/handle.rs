@@ -1,0 +1,114 @@
+//! What both handles have in common.
+
+use super::clock;
+use super::shared::Shared;
+use super::slot::Slot;
+use super::stats::TransferStats;
+use super::usage::UsageError;
+use crate::error::KVTransferError;
+use crate::poll::KVPoll;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// A caller's end of a slot. Dropping it aborts the room.
+#[derive(Debug)]
+pub(super) struct Handle {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+}
+
+impl Handle {
+    pub(super) fn new(shared: Arc<Shared>, slot: Arc<Slot>) -> Self {
+        Self { shared, slot }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+
+    /// Where a command goes; `None` if the room has ended.
+    pub(super) fn open(&self) -> Result<Option<(&Shared, Arc<Slot>)>, UsageError> {
+        self.shared.check_process()?;
+        let ended = self.slot.poll().is_terminal();
+        Ok((!ended).then(|| (&*self.shared, Arc::clone(&self.slot))))
+    }
+
+    pub(super) fn abort(&self, reason: &str) {
+        if self.shared.check_process().is_err() || self.slot.poll().is_terminal() {
+            return;
+        }
+        self.slot.abort_detail.lock().get_or_insert_with(|| reason.to_owned());
+        self.shared.look_at(&self.slot, self.slot.wish_abort());
+    }
+
+    pub(super) fn stats(&self) -> TransferStats {
+        let (figures, path) = self.slot.details(|details| (details.figures, details.path));
+        let Some(figures) = figures else { return TransferStats::default() };
+        let since =
+            |at: Option<std::time::Instant>| at.map(|at| at.saturating_duration_since(figures.created));
+        TransferStats {
+            granted: since(figures.granted),
+            first_byte: since(figures.first_byte),
+            last_byte: since(figures.last_byte),
+            bytes: figures.bytes,
+            path,
+        }
+    }
+
+    pub(super) fn finished(&self) -> impl Future<Output = Result<(), KVTransferError>> + Send + 'static {
+        self.slot.wait_for(|slot| match slot.poll() {
+            KVPoll::Success => Some(Ok(())),
+            KVPoll::Failed => slot.error().map(Err),
+            _ => None,
+        })
+    }
+
+    pub(super) fn released(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.slot.wait_for(|slot| slot.is_over().then_some(()))
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) -> KVPoll {
+        block_on(self.released(), timeout);
+        self.slot.poll()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // In a forked child the room is the parent's, and still wanted there.
+        if self.shared.check_process().is_ok() && !self.slot.is_over() {
+            self.shared.look_at(&self.slot, self.slot.wish_gone());
+        }
+    }
+}
+
+/// Runs a future on this thread, for so long at most.
+fn block_on<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut future = pin!(future);
+    let end = clock::now().checked_add(timeout);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(value);
+        }
+        match end.map(|end| end.saturating_duration_since(clock::now())) {
+            Some(left) if left.is_zero() => return None,
+            Some(left) => thread::park_timeout(left),
+            None => thread::park(),
+        }
+    }
+}

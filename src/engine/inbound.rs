@@ -1,0 +1,239 @@
+//! What comes from transports and peers.
+
+use super::core::{Core, News};
+use super::links::{Link, Peer, Pools};
+use super::shared::Shared;
+use crate::error::{ErrorKind, Fault};
+use crate::ids::{GrantId, LinkId, Side};
+use crate::session::{Answer, JoinedLink, Session, Settlement};
+use crate::transport::{Event, TransportError};
+use crate::wire::{Frame, Grant, Hello, RoomFrame};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Core {
+    pub(super) fn event(&mut self, shared: &Shared, now: Instant, transport: usize, event: Event) {
+        match event {
+            Event::Connected { link } => self.connected(shared, now, transport, link),
+            Event::Control { link, frame } => self.control(shared, now, link, &frame),
+            Event::Landed { link, grant, op, bytes } => {
+                self.hear(now, link);
+                let receiver = self.rooms.receivers.get_mut(&grant.room);
+                if let Some(room) = receiver.filter(|room| room.session.id() == grant) {
+                    room.session.landed(now, link, op, bytes);
+                    self.follow_up(shared, now, (Side::Decode, grant.room), News::Bytes);
+                }
+            }
+            Event::Settled { link, grant, op, result } => {
+                self.hear(now, link);
+                let settlement = match result {
+                    Ok(()) => Settlement::Landed,
+                    Err(TransportError::Corrupted) => {
+                        shared.counters.damaged.fetch_add(1, Ordering::Relaxed);
+                        Settlement::Damaged
+                    }
+                    Err(error) => Settlement::Broken(Fault::caused_by(ErrorKind::Transport, "write", error)),
+                };
+                let Some(room) = self.rooms.senders.get_mut(&grant.room) else { return };
+                let bytes = room.session.settled(now, link, op, settlement);
+                if let Some(link) = self.links.get_mut(&link) {
+                    link.in_flight = link.in_flight.saturating_sub(bytes);
+                    link.is_full = false;
+                }
+                self.follow_up(shared, now, (Side::Prefill, grant.room), News::Bytes);
+            }
+            Event::Revoked { link, grant } => {
+                let receiver = self.rooms.receivers.get_mut(&grant.room);
+                if let Some(room) = receiver.filter(|room| room.session.id() == grant) {
+                    room.session.revoked(now, link);
+                    self.follow_up(shared, now, (Side::Decode, grant.room), News::All);
+                }
+            }
+            Event::LinkDown { link, quiesced, error } => self.link_down(shared, now, link, quiesced, error),
+        }
+    }
+
+    /// Sends answers of the lobby.
+    pub(super) fn answer(&mut self, answers: Vec<Answer>) {
+        for Answer { link, id, frame } in answers {
+            self.send(link, &Frame::Room { id, frame });
+        }
+    }
+
+    fn connected(&mut self, shared: &Shared, now: Instant, transport: usize, id: LinkId) {
+        let caps = self.transports[transport].caps();
+        self.links.entry(id).or_insert_with(|| Link::new(now, transport, caps)).heard = now;
+        let place = &shared.place;
+        self.send(
+            id,
+            &Frame::Hello(Hello {
+                features: 0,
+                instance: shared.instance,
+                group: place.group.clone(),
+                rank: place.rank,
+                sizes: place.sizes,
+                model: shared.model.clone(),
+            }),
+        );
+        self.announce(id);
+    }
+
+    fn control(&mut self, shared: &Shared, now: Instant, id: LinkId, bytes: &Bytes) {
+        self.hear(now, id);
+        let frame = match Frame::decode(bytes) {
+            Ok(frame) => frame,
+            Err(error) => {
+                shared.counters.malformed.fetch_add(1, Ordering::Relaxed);
+                return self.end_link(id, Fault::caused_by(ErrorKind::Protocol, "malformed frame", error));
+            }
+        };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match frame {
+            Frame::Hello(hello) if link.peer.is_none() => match Peer::introduced(&hello, &shared.model) {
+                Ok(peer) => link.peer = Some(peer),
+                Err(fault) => self.end_link(id, fault),
+            },
+            _ if link.peer.is_none() => self.end_link(id, Fault::new(ErrorKind::Protocol, "no hello")),
+            Frame::Layout(pools) => {
+                if let Err(error) = pools.layout.check_shape() {
+                    return self.end_link(id, Fault::caused_by(ErrorKind::Layout, "the peer's pools", error));
+                }
+                link.pools = Some(Pools { epoch: pools.epoch, layout: Arc::new(pools.layout) });
+                for (region, key) in &pools.keys {
+                    let imported = self.transports[link.transport].import(id, *region, key);
+                    if let Err(error) = imported {
+                        return self
+                            .end_link(id, Fault::caused_by(ErrorKind::Transport, "region key", error));
+                    }
+                }
+                self.link_up(shared, now, id);
+            }
+            Frame::Ping { token } => self.send(id, &Frame::Pong { token }),
+            Frame::Goodbye { kind, detail } => self.end_link(id, Fault::new(kind, detail)),
+            Frame::Query { rooms } => rooms.into_iter().for_each(|room| self.status(id, room)),
+            // Two-sided links map nothing of the peer's, so nothing has to be closed first.
+            Frame::RegionsGone { regions } => self.send(id, &Frame::RegionsClosed { regions }),
+            Frame::Room { id: grant, frame } => self.room_frame(shared, now, id, grant, frame, bytes.len()),
+            // Answers whose arrival is all they have to say, and a repeated hello.
+            _ => {}
+        }
+    }
+
+    fn status(&mut self, link: LinkId, id: GrantId) {
+        let sender = self.rooms.senders.get(&id.room).filter(|room| room.attempt == id.attempt);
+        let state = sender.map(|room| room.session.state());
+        self.send(link, &Frame::Status { id, state, tokens: 0 });
+    }
+
+    fn room_frame(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        link: LinkId,
+        id: GrantId,
+        frame: RoomFrame,
+        bytes: usize,
+    ) {
+        let of_sender = matches!(frame, RoomFrame::Join { .. } | RoomFrame::Grant(_) | RoomFrame::Abort(_));
+        if !of_sender {
+            let receiver = self.rooms.receivers.get_mut(&id.room).filter(|room| room.session.id() == id);
+            let Some(room) = receiver else {
+                shared.counters.late.fetch_add(1, Ordering::Relaxed);
+                return;
+            };
+            room.session.frame(now, link, id, &frame);
+            return self.follow_up(shared, now, (Side::Decode, id.room), News::All);
+        }
+        let Some(party) = self.links.get(&link).and_then(|link| link.party(Side::Decode)) else { return };
+        if self.rooms.senders.get(&id.room).is_some_and(|room| room.attempt == id.attempt) {
+            return self.sender_frame(shared, now, link, id, frame);
+        }
+        // No sender, or one of another attempt: this attempt's may have ended, or be yet to come.
+        let answers = self.lobby.frame(now, link, party, id, frame, bytes);
+        self.answer(answers);
+    }
+
+    /// A receiver's frame for a sender that is here.
+    pub(super) fn sender_frame(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        id: LinkId,
+        grant: GrantId,
+        frame: RoomFrame,
+    ) {
+        let key = (Side::Prefill, grant.room);
+        let ours = self.our_pools();
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(party) = link.party(Side::Decode) else { return };
+        let Some(room) = self.rooms.senders.get_mut(&grant.room) else { return };
+        match frame {
+            RoomFrame::Join { destinations } => {
+                let peer_counts = link.is_two_sided();
+                room.session.join(now, JoinedLink { link: id, party, id: grant, peer_counts }, &destinations);
+                room.path = Some(self.transports[link.transport].name());
+                link.rooms.insert(key);
+            }
+            RoomFrame::Grant(body) => {
+                let Grant { epoch, source_epoch, .. } = body;
+                let current = link.pools.as_ref().map(|pools| pools.epoch);
+                let pairing = match &ours {
+                    Some(ours) if (ours.epoch, current) == (source_epoch, Some(epoch)) => {
+                        link.pairing_to_peer(ours)
+                    }
+                    _ => Err(Fault::new(
+                        ErrorKind::Layout,
+                        "the grant names pools announced before the current ones",
+                    )),
+                };
+                match pairing {
+                    Ok(pairing) => room.session.grant(now, id, grant, &body, pairing),
+                    Err(fault) => room.session.fail(now, fault),
+                }
+            }
+            frame => room.session.frame(now, id, grant, &frame),
+        }
+        self.follow_up(shared, now, key, News::All);
+    }
+
+    fn link_down(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        id: LinkId,
+        quiesced: bool,
+        error: TransportError,
+    ) {
+        let link = self.links.remove(&id);
+        let reason = link.as_ref().and_then(|link| link.reason.clone());
+        let refused = reason.clone().filter(|fault| fault.kind == ErrorKind::Layout);
+        let fault = reason.unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
+        tracing::debug!(link = %id, detail = %fault.detail, "link down");
+        self.lobby.link_down(id);
+        for key in link.map(|link| link.rooms).unwrap_or_default() {
+            if let Some(session) = self.rooms.session(key) {
+                session.link_down(now, id, quiesced, fault.clone());
+            }
+            self.follow_up(shared, now, key, News::All);
+        }
+        for room in self.targets.down(now, id, &fault.detail) {
+            // A peer that cannot work with us will not do so at the next try.
+            let Some(fault) = refused.clone() else {
+                self.note_unreachable(room);
+                continue;
+            };
+            if let Some(session) = self.rooms.session((Side::Decode, room)) {
+                session.fail(now, fault);
+            }
+            self.follow_up(shared, now, (Side::Decode, room), News::All);
+        }
+    }
+
+    fn hear(&mut self, now: Instant, link: LinkId) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.heard = now;
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Links as the engine sees them: who is at the other end, what pools it has, what is under way.
+
+use super::rooms::Key;
+use crate::error::{ErrorKind, Fault};
+use crate::ids::{GroupSizes, Instance, Party, Rank, Room, Side};
+use crate::layout::{Mismatch, Pairing, PoolLayout};
+use crate::transport::{Caps, WriteModel};
+use crate::wire::Hello;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One live connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Which of the engine's transports it belongs to.
+    pub(super) transport: usize,
+    pub(super) caps: Caps,
+    pub(super) peer: Option<Peer>,
+    pub(super) pools: Option<Pools>,
+    /// Rooms that end with it.
+    pub(super) rooms: BTreeSet<Key>,
+    /// Rooms that may have writes for it, each once, served in turn.
+    pub(super) ring: VecDeque<Room>,
+    /// Bytes posted and not settled.
+    pub(super) in_flight: u64,
+    /// The transport said `Full`; until something settles.
+    pub(super) is_full: bool,
+    pub(super) heard: Instant,
+    /// Why this side ends it, if it does.
+    pub(super) reason: Option<Fault>,
+    to_peer: Option<Paired>,
+    from_peer: Option<Paired>,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) instance: Instance,
+    pub(super) rank: Rank,
+    pub(super) group: String,
+    pub(super) sizes: GroupSizes,
+}
+
+/// The peer's pools, as it announced them last.
+#[derive(Clone, Debug)]
+pub(super) struct Pools {
+    pub(super) epoch: u32,
+    pub(super) layout: Arc<PoolLayout>,
+}
+
+/// A pairing, kept while neither side announces other pools.
+#[derive(Debug)]
+struct Paired {
+    epochs: (u32, u32),
+    pairing: Result<Arc<Pairing>, Mismatch>,
+}
+
+impl Link {
+    pub(super) fn new(now: Instant, transport: usize, caps: Caps) -> Self {
+        Self {
+            transport,
+            caps,
+            peer: None,
+            pools: None,
+            rooms: BTreeSet::new(),
+            ring: VecDeque::new(),
+            in_flight: 0,
+            is_full: false,
+            heard: now,
+            reason: None,
+            to_peer: None,
+            from_peer: None,
+        }
+    }
+
+    /// Whether the peer applies our writes, and we apply its: each side can then stop the other's.
+    pub(super) fn is_two_sided(&self) -> bool {
+        self.caps.write_model == WriteModel::TwoSided
+    }
+
+    /// Whether both ends know each other and each other's pools.
+    pub(super) fn is_up(&self) -> bool {
+        self.peer.is_some() && self.pools.is_some() && self.reason.is_none()
+    }
+
+    /// The peer as a party of a room in which it plays `side`.
+    pub(super) fn party(&self, side: Side) -> Option<Party> {
+        self.peer.as_ref().map(|peer| Party { side, rank: peer.rank, instance: peer.instance })
+    }
+
+    /// A room that may have writes joins the ring, if it is not in it.
+    pub(super) fn enqueue(&mut self, room: Room) {
+        if !self.ring.contains(&room) {
+            self.ring.push_back(room);
+        }
+    }
+
+    /// Matches our pools as the source with the peer's.
+    pub(super) fn pairing_to_peer(&mut self, ours: &Pools) -> Result<Arc<Pairing>, Fault> {
+        let theirs = self.pools.as_ref().ok_or_else(unannounced)?;
+        paired(&mut self.to_peer, ours, theirs)
+    }
+
+    /// Matches the peer's pools as the source with ours.
+    pub(super) fn pairing_from_peer(&mut self, ours: &Pools) -> Result<Arc<Pairing>, Fault> {
+        let theirs = self.pools.as_ref().ok_or_else(unannounced)?;
+        paired(&mut self.from_peer, theirs, ours)
+    }
+}
+
+impl Peer {
+    /// Who `hello` says it is, if this side can work with it.
+    pub(super) fn introduced(hello: &Hello, model: &str) -> Result<Self, Fault> {
+        if hello.model != model {
+            let detail = format!("model: {model:?} here, {:?} on rank {}", hello.model, hello.rank);
+            return Err(Fault::new(ErrorKind::Layout, detail));
+        }
+        if !hello.sizes.holds(hello.rank) {
+            let detail = format!("rank {} is outside its group of {}", hello.rank, hello.sizes);
+            return Err(Fault::new(ErrorKind::Protocol, detail));
+        }
+        let Hello { instance, rank, sizes, group, .. } = hello.clone();
+        Ok(Self { instance, rank, group, sizes })
+    }
+}
+
+fn paired(kept: &mut Option<Paired>, source: &Pools, destination: &Pools) -> Result<Arc<Pairing>, Fault> {
+    let epochs = (source.epoch, destination.epoch);
+    if kept.as_ref().is_none_or(|kept| kept.epochs != epochs) {
+        let pairing = Pairing::new(Arc::clone(&source.layout), Arc::clone(&destination.layout)).map(Arc::new);
+        *kept = Some(Paired { epochs, pairing });
+    }
+    match kept.as_ref().map(|kept| &kept.pairing) {
+        Some(Ok(pairing)) => Ok(Arc::clone(pairing)),
+        Some(Err(mismatch)) => Err(Fault::caused_by(ErrorKind::Layout, "pools", mismatch.clone())),
+        None => Err(unannounced()),
+    }
+}
+
+fn unannounced() -> Fault {
+    Fault::new(ErrorKind::Protocol, "the peer has not announced its pools")
+}

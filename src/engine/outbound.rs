@@ -1,0 +1,210 @@
+//! What sessions want done, and the writes they are asked for.
+
+use super::core::{Core, News};
+use super::rooms::Key;
+use super::shared::Shared;
+use crate::error::{ErrorKind, Fault};
+use crate::ids::{LinkId, Room, Side};
+use crate::layout::Admission;
+use crate::session::{Action, Session};
+use crate::transport::{TransportError, Write};
+use crate::wire::{Frame, Layout};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What became of the attempt to post a write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Posted {
+    /// So many bytes are on their way.
+    Bytes(u64),
+    /// The room has nothing for this link now.
+    Nothing,
+    /// The link takes no more now.
+    Full,
+}
+
+impl Core {
+    pub(super) fn act(&mut self, key: Key, action: Action) {
+        match action {
+            Action::Send { link, id, frame } => self.send(link, &Frame::Room { id, frame }),
+            Action::Admit { link: id, .. } => self.admit(key, id),
+            Action::Revoke { link, id } => match self.links.get(&link) {
+                Some(found) => self.transports[found.transport].revoke(link, id),
+                // The link has ended, and its transport is not known any more; each answers for all
+                // links it ever had.
+                None => self.revoke_on_ended(key, link, id),
+            },
+            Action::Fence { link } => {
+                let fault = Fault::new(ErrorKind::Timeout, "the peer did not vouch for pages in time");
+                self.end_link(link, fault);
+            }
+        }
+    }
+
+    pub(super) fn send(&mut self, id: LinkId, frame: &Frame) {
+        let Some(link) = self.links.get(&id) else { return };
+        // A link that cannot take the frame is closed by its transport, and `LinkDown` tells the rest.
+        if let Err(error) = self.transports[link.transport].send_control(id, frame.encode()) {
+            tracing::debug!(link = %id, %error, "control frame not sent");
+        }
+    }
+
+    /// Tells one peer our pools.
+    pub(super) fn announce(&mut self, id: LinkId) {
+        let Some(announced) = self.announced.clone() else { return };
+        let Some(link) = self.links.get(&id) else { return };
+        let transport = &mut self.transports[link.transport];
+        let mut regions: Vec<_> = announced.layout.entries.iter().map(|entry| entry.region).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        let keys = regions.into_iter().map(|region| (region, transport.key_for(id, region)));
+        let keys = keys.filter(|(_, key)| !key.is_empty()).collect();
+        let layout = announced.layout.as_ref().clone();
+        self.send(id, &Frame::Layout(Layout { epoch: announced.epoch, layout, keys }));
+    }
+
+    /// Ends a link from this side, telling the peer why; `LinkDown` follows.
+    pub(super) fn end_link(&mut self, id: LinkId, fault: Fault) {
+        self.send(id, &Frame::Goodbye { kind: fault.kind, detail: fault.detail.to_string() });
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.reason.get_or_insert(fault);
+        self.transports[link.transport].disconnect(id);
+    }
+
+    /// A ping on links that were silent, an end to those that stayed so.
+    pub(super) fn beat(&mut self, shared: &Shared, now: Instant) {
+        let liveness = &shared.config.liveness;
+        let silent = self
+            .links
+            .iter()
+            .filter(|(_, link)| now - link.heard >= liveness.interval && link.reason.is_none());
+        let silent: Vec<_> = silent.map(|(id, link)| (*id, now - link.heard)).collect();
+        for (id, silence) in silent {
+            if silence >= liveness.timeout {
+                let detail = format!("no sign of life for {silence:.1?}");
+                self.end_link(id, Fault::new(ErrorKind::PeerLost, detail));
+            } else {
+                self.pings += 1;
+                let token = self.pings;
+                self.send(id, &Frame::Ping { token });
+            }
+        }
+    }
+
+    /// Puts a sender on the ring of each link it may have writes for.
+    pub(super) fn enqueue_writes(&mut self, (side, room): Key) {
+        if side != Side::Prefill {
+            return;
+        }
+        let Some(sender) = self.rooms.senders.get(&room) else { return };
+        for (id, _) in sender.session.receivers() {
+            if sender.session.may_have_writes(id)
+                && let Some(link) = self.links.get_mut(&id)
+            {
+                link.enqueue(room);
+            }
+        }
+    }
+
+    /// Posts writes: each link serves its rooms in turn, one quantum each, while its window is open.
+    pub(super) fn pump(&mut self, shared: &Shared, now: Instant) -> usize {
+        let limits = &shared.config.limits;
+        let links: Vec<_> =
+            self.links.iter().filter(|(_, link)| !link.ring.is_empty()).map(|(id, _)| *id).collect();
+        let mut did = 0;
+        for id in links {
+            while let Some(link) = self.links.get_mut(&id) {
+                if link.in_flight >= limits.in_flight_bytes || link.is_full {
+                    break;
+                }
+                let Some(room) = link.ring.pop_front() else { break };
+                let mut quantum = limits.write_bytes;
+                let last = loop {
+                    match self.post(now, id, room) {
+                        Posted::Bytes(bytes) => {
+                            did += 1;
+                            quantum = quantum.saturating_sub(bytes);
+                            if quantum == 0 {
+                                break Posted::Bytes(bytes);
+                            }
+                        }
+                        other => break other,
+                    }
+                };
+                if let Some(link) = self.links.get_mut(&id) {
+                    match last {
+                        Posted::Bytes(_) => link.enqueue(room),
+                        Posted::Nothing => {}
+                        Posted::Full => {
+                            link.is_full = true;
+                            link.ring.push_front(room);
+                        }
+                    }
+                }
+                self.follow_up(shared, now, (Side::Prefill, room), News::Bytes);
+            }
+        }
+        did
+    }
+
+    /// Posts the next write of a room to the peer of a link.
+    fn post(&mut self, now: Instant, id: LinkId, room: Room) -> Posted {
+        let Some(sender) = self.rooms.senders.get_mut(&room) else { return Posted::Nothing };
+        let Some(link) = self.links.get_mut(&id) else { return Posted::Nothing };
+        let Some(job) = sender.session.next_write(now, id) else { return Posted::Nothing };
+        let (source, destination) = &mut self.extents;
+        source.clear();
+        destination.clear();
+        let mut resolved = job.pairing.source_extents(job.piece, job.source, source);
+        if !link.is_two_sided() {
+            let there = job.pairing.destination_extents(job.piece, job.destination, destination);
+            resolved = resolved.and(there);
+        }
+        let bytes = job.bytes;
+        let result = match resolved {
+            Err(error) => Err(Fault::caused_by(ErrorKind::Layout, "pages", error)),
+            Ok(_) => {
+                let write =
+                    Write { op: job.op, grant: job.id, piece: job.piece.clone(), source, destination };
+                match self.transports[link.transport].write(id, &write) {
+                    Err(TransportError::Full) => return Posted::Full,
+                    Err(error) => Err(Fault::caused_by(ErrorKind::Transport, "write", error)),
+                    Ok(()) => Ok(()),
+                }
+            }
+        };
+        match result {
+            Ok(()) => {
+                link.in_flight += bytes;
+                sender.session.posted(now, id);
+                Posted::Bytes(bytes)
+            }
+            Err(fault) => {
+                sender.session.fail(now, fault);
+                Posted::Nothing
+            }
+        }
+    }
+
+    fn admit(&mut self, key: Key, id: LinkId) {
+        let ours = self.our_pools();
+        let (Some(room), Some(link), Some(ours)) =
+            (self.rooms.receivers.get(&key.1), self.links.get_mut(&id), ours)
+        else {
+            return;
+        };
+        let (Some(lent), Some(share)) = (room.session.lent(), room.session.share(id)) else { return };
+        // The pairing was checked when the source was attached, and pools do not change under a room.
+        let Ok(pairing) = link.pairing_from_peer(&ours) else { return };
+        let admission = Admission::new(pairing, share.clone(), lent.tokens.clone(), Arc::clone(&lent.pages));
+        self.transports[link.transport].admit(id, room.session.id(), Arc::new(admission));
+    }
+
+    fn revoke_on_ended(&mut self, key: Key, link: LinkId, id: crate::ids::GrantId) {
+        let path = self.rooms.receivers.get(&key.1).and_then(|room| room.path);
+        let transport = self.transports.iter_mut().find(|transport| Some(transport.name()) == path);
+        if let Some(transport) = transport {
+            transport.revoke(link, id);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Finding and connecting the peers that receivers wait for.
+
+use super::core::{Core, News};
+use super::links::Link;
+use super::rooms::Wanted;
+use super::shared::Shared;
+use super::sources::{self, Source, Sources};
+use super::targets::{Candidates, Reach};
+use crate::error::{ErrorKind, Fault};
+use crate::ids::{LinkId, Rank, Room, Side};
+use crate::session::{Session, SourceLink};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Core {
+    /// Looks for sources that are not known, and tries peers that are due.
+    pub(super) fn reach(&mut self, shared: &Shared, now: Instant) {
+        if shared.directory_changed.swap(false, Ordering::AcqRel) {
+            let unresolved: Vec<_> = self.rooms.unresolved.iter().copied().collect();
+            unresolved.into_iter().for_each(|room| self.resolve(shared, now, room));
+        }
+        for (candidates, transport, address) in self.targets.due(now) {
+            match self.transports[transport].connect(&address) {
+                Ok(link) => {
+                    let caps = self.transports[transport].caps();
+                    self.links.insert(link, Link::new(now, transport, caps));
+                    self.targets.connecting(&candidates, link);
+                }
+                Err(error) => {
+                    let detail = error.to_string();
+                    tracing::debug!(%detail, "connect failed");
+                    for room in self.targets.failed(now, &candidates, &detail) {
+                        self.note_unreachable(room);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds out who feeds a receiver, if that can be known now.
+    pub(super) fn resolve(&mut self, shared: &Shared, now: Instant, room: Room) {
+        let key = (Side::Decode, room);
+        let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
+        let Some(from) = receiver.unresolved.clone() else { return };
+        let found = match (&from, &shared.directory) {
+            (Sources::Ranks(sources), _) => Ok(Some(sources.clone())),
+            (Sources::Group { name, dp }, Some(directory)) => {
+                let found =
+                    sources::resolve(&**directory, name, *dp, room, shared.place.rank, shared.place.sizes);
+                if let Ok(None) = found {
+                    receiver.session.still_missing(sources::missing(&**directory, name));
+                }
+                found
+            }
+            (Sources::Group { .. }, None) => {
+                Err(Fault::new(ErrorKind::Bootstrap, "the engine has no directory"))
+            }
+        };
+        match found {
+            Ok(None) => {
+                self.rooms.unresolved.insert(room);
+            }
+            Ok(Some(sources)) => {
+                receiver.unresolved = None;
+                self.rooms.unresolved.remove(&room);
+                self.connect_sources(shared, now, room, &sources);
+            }
+            Err(fault) => receiver.session.fail(now, fault),
+        }
+        self.follow_up(shared, now, key, News::All);
+    }
+
+    fn connect_sources(&mut self, shared: &Shared, now: Instant, room: Room, sources: &[Source]) {
+        let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
+        receiver.session.expect(now, sources.iter().map(|source| (source.rank, source.share.clone())));
+        for source in sources {
+            let candidates = candidates(&self.transports, &source.addresses);
+            if candidates.is_empty() {
+                let names: Vec<_> = source.addresses.iter().map(|(name, _)| name.as_str()).collect();
+                let detail =
+                    format!("prefill rank {} is reached over {names:?}, none of which is here", source.rank);
+                receiver.session.fail(now, Fault::new(ErrorKind::Bootstrap, detail));
+                return;
+            }
+            receiver.wanted.insert(source.rank, Wanted { candidates, instance: source.instance });
+        }
+        for (rank, wanted) in receiver.wanted.clone() {
+            let target = self.targets.want(now, &wanted.candidates, room);
+            if let Reach::Link(link) = target.state
+                && self.links.get(&link).is_some_and(Link::is_up)
+            {
+                self.attach(shared, now, room, rank, link);
+            }
+        }
+    }
+
+    /// A link knows its peer's pools: whoever waits for it goes on.
+    pub(super) fn link_up(&mut self, shared: &Shared, now: Instant, id: LinkId) {
+        let Some((candidates, waiting)) = self.targets.up(id) else { return };
+        for room in waiting {
+            let Some(receiver) = self.rooms.receivers.get(&room) else { continue };
+            let wanted = receiver.wanted.iter().find(|(_, wanted)| wanted.candidates == candidates);
+            if let Some((&rank, _)) = wanted {
+                self.attach(shared, now, room, rank, id);
+                self.follow_up(shared, now, (Side::Decode, room), News::All);
+            }
+        }
+    }
+
+    /// Joins a source over a link that is up, if both ends fit.
+    fn attach(&mut self, shared: &Shared, now: Instant, room: Room, rank: Rank, id: LinkId) {
+        let Some(ours) = self.our_pools() else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
+        let Some(wanted) = receiver.wanted.remove(&rank) else { return };
+        let (Some(party), Some(peer), Some(pools)) = (link.party(Side::Prefill), &link.peer, &link.pools)
+        else {
+            return;
+        };
+        self.targets.unwant(&wanted.candidates, room);
+        let fault = if peer.rank != rank {
+            let (there, group, sizes) = (peer.rank, &peer.group, peer.sizes);
+            let detail = format!(
+                "wrong rank: {there} of group {group:?} ({sizes}) answered where {rank} was expected"
+            );
+            Some(Fault::new(ErrorKind::Bootstrap, detail))
+        } else if wanted.instance.is_some_and(|instance| instance != peer.instance) {
+            if let (Some(directory), Some(group)) = (&shared.directory, Some(&peer.group)) {
+                directory.invalidate(group);
+            }
+            let detail = format!("prefill rank {rank} was restarted since it registered");
+            Some(Fault::new(ErrorKind::Bootstrap, detail))
+        } else {
+            None
+        };
+        let source = SourceLink {
+            link: id,
+            party,
+            revocable: link.is_two_sided(),
+            epoch: ours.epoch,
+            source_epoch: pools.epoch,
+        };
+        let fault = fault.or_else(|| link.pairing_from_peer(&ours).err());
+        link.rooms.insert((Side::Decode, room));
+        receiver.path = Some(self.transports[link.transport].name());
+        // Joined even where it cannot work: so the sender hears of it at once.
+        receiver.session.source_up(now, rank, source);
+        if let Some(fault) = fault {
+            receiver.session.fail(now, fault);
+        }
+    }
+
+    /// What the last try to reach the missing sources of a room said.
+    pub(super) fn note_unreachable(&mut self, room: Room) {
+        let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
+        let errors =
+            receiver.wanted.values().filter_map(|wanted| self.targets.last_error(&wanted.candidates));
+        if let Some(error) = errors.last() {
+            receiver.session.still_missing(format!("last try: {error}"));
+        }
+    }
+}
+
+fn candidates(
+    transports: &[Box<dyn crate::transport::Transport>],
+    addresses: &[(String, Vec<u8>)],
+) -> Candidates {
+    let index = |name: &str| transports.iter().position(|transport| transport.name() == name);
+    addresses.iter().filter_map(|(name, address)| Some((index(name)?, address.clone().into()))).collect()
+}

@@ -1,0 +1,213 @@
+//! The room tables of an engine, and the timers of its rooms.
+
+use super::layouts::Announced;
+use super::slot::{Details, Granted, Slot};
+use super::sources::Sources;
+use super::targets::Candidates;
+use crate::ids::{Attempt, Rank, Room, Side};
+use crate::memory::Mark;
+use crate::poll::KVPoll;
+use crate::session::{ReceiverSession, SenderSession, Session};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A live transfer of this engine.
+pub(super) type Key = (Side, Room);
+
+#[derive(Debug)]
+pub(super) struct SenderRoom {
+    pub(super) slot: Arc<Slot>,
+    pub(super) attempt: Attempt,
+    pub(super) session: SenderSession,
+    /// Chunks whose bytes may not be read yet.
+    pub(super) marks: Vec<(usize, Vec<Mark>)>,
+    /// Chunks given so far.
+    pub(super) chunks: usize,
+    pub(super) path: Option<&'static str>,
+    armed: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct ReceiverRoom {
+    pub(super) slot: Arc<Slot>,
+    pub(super) session: ReceiverSession,
+    pub(super) announced: Arc<Announced>,
+    /// Where its sources come from, until they are known.
+    pub(super) unresolved: Option<Sources>,
+    /// Sources known and not yet connected.
+    pub(super) wanted: BTreeMap<Rank, Wanted>,
+    pub(super) path: Option<&'static str>,
+    armed: Option<Instant>,
+}
+
+/// A source that has to be reached.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) candidates: Candidates,
+    pub(super) instance: Option<crate::ids::Instance>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    pub(super) senders: BTreeMap<Room, SenderRoom>,
+    pub(super) receivers: BTreeMap<Room, ReceiverRoom>,
+    timers: BTreeSet<(Instant, Key)>,
+    /// Senders that wait for a mark.
+    pub(super) marked: BTreeSet<Room>,
+    /// Receivers whose sources are not known.
+    pub(super) unresolved: BTreeSet<Room>,
+}
+
+impl SenderRoom {
+    pub(super) fn new(slot: Arc<Slot>, attempt: Attempt, session: SenderSession) -> Self {
+        Self { slot, attempt, session, marks: Vec::new(), chunks: 0, path: None, armed: None }
+    }
+
+    fn details(&self) -> Details {
+        let granted = self.session.granted();
+        Details {
+            granted: granted.map(|(held_tokens, destinations)| Granted { held_tokens, destinations }),
+            waiting_for: self.session.waiting_for(),
+            figures: Some(self.session.figures()),
+            path: self.path,
+            ..Details::default()
+        }
+    }
+}
+
+impl ReceiverRoom {
+    pub(super) fn new(
+        slot: Arc<Slot>,
+        session: ReceiverSession,
+        announced: Arc<Announced>,
+        from: Sources,
+    ) -> Self {
+        let unresolved = Some(from);
+        Self { slot, session, announced, unresolved, wanted: BTreeMap::new(), path: None, armed: None }
+    }
+
+    fn details(&self) -> Details {
+        let session = &self.session;
+        let payloads = if session.state() == KVPoll::Success {
+            session.payloads().map(|(rank, bytes)| (rank, bytes.clone())).collect()
+        } else {
+            Vec::new()
+        };
+        let layers = self.announced.layers.iter();
+        Details {
+            offer: session.offered().cloned(),
+            payloads,
+            waiting_for: session.waiting_for(),
+            layers_ready: layers.map(|&layer| (layer, session.ready_tokens_of(layer))).collect(),
+            figures: Some(session.figures()),
+            path: self.path,
+            ..Details::default()
+        }
+    }
+}
+
+impl Rooms {
+    pub(super) fn session(&mut self, key: Key) -> Option<&mut dyn Session> {
+        Some(match key.0 {
+            Side::Prefill => &mut self.senders.get_mut(&key.1)?.session,
+            Side::Decode => &mut self.receivers.get_mut(&key.1)?.session,
+        })
+    }
+
+    pub(super) fn slot(&self, key: Key) -> Option<&Arc<Slot>> {
+        Some(match key.0 {
+            Side::Prefill => &self.senders.get(&key.1)?.slot,
+            Side::Decode => &self.receivers.get(&key.1)?.slot,
+        })
+    }
+
+    /// The sender this handle belongs to, unless its room has another use by now.
+    pub(super) fn sender_of(&mut self, slot: &Arc<Slot>) -> Option<&mut SenderRoom> {
+        self.senders.get_mut(&slot.room).filter(|room| Arc::ptr_eq(&room.slot, slot))
+    }
+
+    /// The receiver this handle belongs to.
+    pub(super) fn receiver_of(&mut self, slot: &Arc<Slot>) -> Option<&mut ReceiverRoom> {
+        self.receivers.get_mut(&slot.room).filter(|room| Arc::ptr_eq(&room.slot, slot))
+    }
+
+    /// Stores what the caller may see. Answers whether that is news.
+    pub(super) fn publish(&self, key: Key, full: bool) -> bool {
+        let (slot, session, ready, details): (_, &dyn Session, _, _) = match key.0 {
+            Side::Prefill => {
+                let Some(room) = self.senders.get(&key.1) else { return false };
+                (&room.slot, &room.session, 0, full.then(|| room.details()))
+            }
+            Side::Decode => {
+                let Some(room) = self.receivers.get(&key.1) else { return false };
+                let ready = room.session.ready_tokens();
+                (&room.slot, &room.session, ready, full.then(|| room.details()))
+            }
+        };
+        slot.publish(session.state(), session.release(), session.error(), ready, details)
+    }
+
+    /// Sets the room's timer, if its next deadline is earlier than the one set. A later one is seen to
+    /// when the timer fires, so that progress costs nothing here.
+    pub(super) fn arm(&mut self, key: Key) {
+        let Some(deadline) = self.session(key).and_then(|session| session.deadline()) else { return };
+        let Some(armed) = self.armed(key) else { return };
+        if armed.is_some_and(|armed| armed <= deadline) {
+            return;
+        }
+        let before = armed.replace(deadline);
+        if let Some(before) = before {
+            self.timers.remove(&(before, key));
+        }
+        self.timers.insert((deadline, key));
+    }
+
+    /// The next room whose timer has fired.
+    pub(super) fn due(&mut self, now: Instant) -> Option<Key> {
+        let &(at, key) = self.timers.first().filter(|(at, _)| *at <= now)?;
+        self.timers.remove(&(at, key));
+        if let Some(armed) = self.armed(key) {
+            *armed = None;
+        }
+        Some(key)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn remove_sender(&mut self, room: Room) -> Option<SenderRoom> {
+        self.disarm((Side::Prefill, room));
+        self.marked.remove(&room);
+        self.senders.remove(&room)
+    }
+
+    pub(super) fn remove_receiver(&mut self, room: Room) -> Option<ReceiverRoom> {
+        self.disarm((Side::Decode, room));
+        self.unresolved.remove(&room);
+        self.receivers.remove(&room)
+    }
+
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let senders = self.senders.keys().map(|room| (Side::Prefill, *room));
+        senders.chain(self.receivers.keys().map(|room| (Side::Decode, *room))).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.senders.is_empty() && self.receivers.is_empty()
+    }
+
+    fn disarm(&mut self, key: Key) {
+        if let Some(at) = self.armed(key).and_then(Option::take) {
+            self.timers.remove(&(at, key));
+        }
+    }
+
+    fn armed(&mut self, key: Key) -> Option<&mut Option<Instant>> {
+        Some(match key.0 {
+            Side::Prefill => &mut self.senders.get_mut(&key.1)?.armed,
+            Side::Decode => &mut self.receivers.get_mut(&key.1)?.armed,
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Counters of an engine, and figures of a room.
+
+use crate::error::ErrorKind;
+use crate::session::Session;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// What an engine did and holds.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Rooms alive, both sides together.
+    pub rooms: usize,
+    /// Live links.
+    pub links: usize,
+    /// Frames parked for rooms without a sender.
+    pub parked: usize,
+    /// Ended rooms that are remembered.
+    pub remembered: usize,
+    /// Rooms that ended well.
+    pub succeeded: u64,
+    /// Rooms that failed, by cause.
+    pub failed: BTreeMap<&'static str, u64>,
+    /// Bytes of rooms that ended.
+    pub bytes: u64,
+    /// Writes that arrived damaged and were asked for again.
+    pub damaged: u64,
+    /// Frames for rooms that were not there any more.
+    pub late: u64,
+    /// Control frames that were none.
+    pub malformed: u64,
+}
+
+/// When things happened in a room, counted from when its handle was made, and how much moved.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct TransferStats {
+    /// Every grant was in (sender) or given (receiver).
+    pub granted: Option<Duration>,
+    /// The first write was posted or landed.
+    pub first_byte: Option<Duration>,
+    /// The last write settled or landed.
+    pub last_byte: Option<Duration>,
+    /// Bytes of KV.
+    pub bytes: u64,
+    /// The transport they took.
+    pub path: Option<&'static str>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) damaged: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) malformed: AtomicU64,
+    succeeded: AtomicU64,
+    bytes: AtomicU64,
+    failed: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Counters {
+    pub(super) fn ended(&self, session: &dyn Session) {
+        self.bytes.fetch_add(session.figures().bytes, Ordering::Relaxed);
+        match session.error() {
+            Some(error) => *self.failed.lock().entry(name(error.kind)).or_default() += 1,
+            None => drop(self.succeeded.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    pub(super) fn read(&self) -> Stats {
+        Stats {
+            succeeded: self.succeeded.load(Ordering::Relaxed),
+            failed: self.failed.lock().clone(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            damaged: self.damaged.load(Ordering::Relaxed),
+            late: self.late.load(Ordering::Relaxed),
+            malformed: self.malformed.load(Ordering::Relaxed),
+            ..Stats::default()
+        }
+    }
+}
+
+fn name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Aborted => "aborted",
+        ErrorKind::Bootstrap => "bootstrap",
+        ErrorKind::Busy => "busy",
+        ErrorKind::Corrupted => "corrupted",
+        ErrorKind::Internal => "internal",
+        ErrorKind::Layout => "layout",
+        ErrorKind::Memory => "memory",
+        ErrorKind::PeerLost => "peer lost",
+        ErrorKind::Protocol => "protocol",
+        ErrorKind::Rejected => "rejected",
+        ErrorKind::ShuttingDown => "shutting down",
+        ErrorKind::Timeout => "timeout",
+        ErrorKind::Transport => "transport",
+    }
+}

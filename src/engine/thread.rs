@@ -1,0 +1,137 @@
+//! Who runs the loop: a thread of the engine's own, or the caller. And how it ends.
+
+use super::clock;
+use super::core::Core;
+use super::shared::Shared;
+use super::wake::WaitSet;
+use crate::ids::{Rank, Room, Side};
+use crate::transport::Wait;
+use crossbeam::channel::{Receiver, Sender, bounded};
+use parking_lot::{Mutex, MutexGuard};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// What was still out when an engine closed.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct CloseReport {
+    /// Rooms whose pages nobody vouches for, and who may still touch them: that memory must stay mapped.
+    pub unreleased: Vec<(Side, Room, Vec<Rank>)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    waits: Arc<WaitSet>,
+    /// The thread's last word; none in manual mode.
+    ended: Option<Receiver<CloseReport>>,
+    report: Mutex<Option<CloseReport>>,
+}
+
+impl Driver {
+    pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+        let waits = Arc::new(shared.core.lock().wait_set(shared)?);
+        let mut ended = None;
+        if !shared.is_manual {
+            let (sender, receiver) = bounded(1);
+            let (shared, waits) = (Arc::clone(shared), Arc::clone(&waits));
+            thread::Builder::new().name("kvferry".into()).spawn(move || run(&shared, &waits, &sender))?;
+            ended = Some(receiver);
+        }
+        Ok(Self { waits, ended, report: Mutex::new(None) })
+    }
+
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ended.is_none().then(|| self.waits.fd())
+    }
+
+    /// Sleeps until there is work, a deadline is near, or the time is over.
+    pub(super) fn sleep(&self, shared: &Shared, timeout: Duration) {
+        sleep(shared, &self.waits, Some(timeout));
+    }
+
+    pub(super) fn close(&self, shared: &Shared, limit: Duration) -> CloseReport {
+        let mut report = self.report.lock();
+        if let Some(report) = &*report {
+            return report.clone();
+        }
+        *shared.close_limit.lock() = limit;
+        shared.closing.store(true, Ordering::Release);
+        let new = match &self.ended {
+            None => run_down(shared, &self.waits),
+            Some(ended) => {
+                shared.bell.ring();
+                // From a waker on the progress thread itself, or past the limit, it ends on its own.
+                ended.recv_timeout(limit + GRACE).unwrap_or_default()
+            }
+        };
+        report.insert(new).clone()
+    }
+}
+
+/// Arms everything that can wake the driver. `Busy`: there is work already.
+pub(super) fn prepare_wait(shared: &Shared, core: &mut MutexGuard<'_, Core>) -> Wait {
+    shared.bell.arm();
+    if shared.has_work() || core.prepare_wait() == Wait::Busy {
+        shared.bell.disarm();
+        return Wait::Busy;
+    }
+    Wait::Ready
+}
+
+fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
+    while !shared.closing.load(Ordering::Acquire) {
+        let did = shared.turn(&mut shared.core.lock());
+        if did == 0 {
+            sleep(shared, waits, None);
+        }
+    }
+    // Nobody may be listening any more.
+    let _ = ended.send(run_down(shared, waits));
+}
+
+fn sleep(shared: &Shared, waits: &WaitSet, limit: Option<Duration>) {
+    let mut core = shared.core.lock();
+    if prepare_wait(shared, &mut core) == Wait::Busy
+        || shared.closing.load(Ordering::Acquire) && limit.is_none()
+    {
+        return;
+    }
+    let until = core.deadline().map(|deadline| deadline.saturating_duration_since(clock::now()));
+    drop(core);
+    waits.wait(until.into_iter().chain(limit).min());
+    shared.bell.disarm();
+}
+
+/// Fails every room, waits for their pages within the limit, says goodbye, lets go of all descriptors.
+fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
+    let end = clock::now() + *shared.close_limit.lock();
+    shared.core.lock().fail_all(shared, clock::now());
+    loop {
+        let mut core = shared.core.lock();
+        let did = shared.turn(&mut core);
+        let left = end.saturating_duration_since(clock::now());
+        if left.is_zero() || core.rooms.is_empty() && shared.commands.is_empty() {
+            break;
+        }
+        drop(core);
+        if did == 0 {
+            sleep(shared, waits, Some(left));
+        }
+    }
+    let mut core = shared.core.lock();
+    core.say_goodbye();
+    shared.turn(&mut core);
+    let mut report = CloseReport::default();
+    for (side, room) in core.rooms.keys() {
+        let ranks = core.rooms.session((side, room)).map(|session| session.waiting_for()).unwrap_or_default();
+        report.unreleased.push((side, room, ranks));
+    }
+    core.let_go();
+    report
+}
+
+const GRACE: Duration = Duration::from_millis(500);

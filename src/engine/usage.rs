@@ -1,0 +1,140 @@
+//! Calls that break the rules of an interface. Nothing has changed when one is returned.
+
+use crate::config::ConfigError;
+use crate::ids::{GroupId, RegionId, Room};
+use crate::layout::{LayoutError, PagesError};
+use crate::session::WorkError;
+use crate::transport::TransportError;
+use std::io;
+use std::ops::Range;
+
+/// The caller broke the rules of a call; nothing has changed, and no other room is touched.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsageError {
+    /// A receiver grants once.
+    #[error("already granted")]
+    AlreadyGranted,
+    /// The engine has been closed.
+    #[error("the engine is closed")]
+    Closed,
+    /// The engine was made by the process this one was forked from.
+    #[error("used after fork: the engine belongs to process {0}")]
+    Forked(u32),
+    /// The pools described do not hold together.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The engine drives itself; there is nothing for the caller to drive.
+    #[error("the engine has a progress thread; ask for manual progress when building it")]
+    NotManual,
+    /// Rooms need a layout first.
+    #[error("the engine has no layout yet")]
+    NoLayout,
+    /// A page number outside its group.
+    #[error("group {}: {error}", group.0)]
+    PageOutOfRange {
+        /// The group.
+        group: GroupId,
+        /// Which number, and what would be accepted.
+        error: PagesError,
+    },
+    /// Pages that hold fewer tokens than they should.
+    #[error("group {}: pages cover tokens {covered:?}, {wanted:?} are wanted", group.0)]
+    PagesDoNotCover {
+        /// The group.
+        group: GroupId,
+        /// Tokens covered.
+        covered: Range<u32>,
+        /// Tokens that have to be.
+        wanted: Range<u32>,
+    },
+    /// A list that starts inside a page.
+    #[error("group {}: a page list starts at token {first}, not at a multiple of {page_tokens}", group.0)]
+    PagesNotAligned {
+        /// The group.
+        group: GroupId,
+        /// Where it starts.
+        first: u32,
+        /// Tokens a page.
+        page_tokens: u32,
+    },
+    /// More of the caller's own bytes than allowed.
+    #[error("payload of {bytes} bytes, at most {limit}")]
+    PayloadTooLarge {
+        /// Its bytes.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Memory that a transport cannot use.
+    #[error("region not usable: {0}")]
+    Region(String),
+    /// Memory that the layout still names.
+    #[error("region {} is part of the layout", .0.0)]
+    RegionInUse(RegionId),
+    /// Pools change only while no room is alive.
+    #[error("{0} rooms are alive")]
+    RoomsAlive(usize),
+    /// The same side of this room is alive in this engine.
+    #[error("duplicate room: room {0} is in use")]
+    RoomInUse(Room),
+    /// A range that ends before it starts.
+    #[error("tokens {0:?} end before they start")]
+    Reversed(Range<u32>),
+    /// As many rooms as allowed are alive.
+    #[error("{0} rooms are alive, no more are allowed")]
+    TooManyRooms(usize),
+    /// No such group, or one of another kind.
+    #[error("group {} is no {wanted} group of the layout", group.0)]
+    UnknownGroup {
+        /// The group.
+        group: GroupId,
+        /// What kind the call needs.
+        wanted: &'static str,
+    },
+    /// Work that does not continue what was given.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+}
+
+/// What became of a call that broke no rule.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[expect(clippy::exhaustive_enums, reason = "the room lives or has ended")]
+pub enum Accepted {
+    /// Taken.
+    Queued,
+    /// The room has ended meanwhile; nothing was done, and nothing has to be.
+    Ended,
+}
+
+/// Why an engine could not be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A limit or deadline cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A descriptor or thread could not be made.
+    #[error("{what} failed: {source}")]
+    Io {
+        /// The call.
+        what: &'static str,
+        /// Its error.
+        #[source]
+        source: io::Error,
+    },
+    /// No transport was given.
+    #[error("no transport")]
+    NoTransport,
+    /// The rank lies outside its group.
+    #[error("rank {rank} is outside a group of {sizes}")]
+    Rank {
+        /// The rank.
+        rank: crate::ids::Rank,
+        /// The group's sizes.
+        sizes: crate::ids::GroupSizes,
+    },
+    /// A transport could not be started.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}

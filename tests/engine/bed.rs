@@ -1,0 +1,153 @@
+//! Two engines, each with pools of its own, joined by some transport.
+
+use kvferry::layout::{HeadSpan, PoolEntry, PoolLayout, Role};
+use kvferry::memory::HostBuffer;
+use kvferry::transport::local::LocalNetwork;
+use kvferry::{
+    Chunk, Config, Engine, Finish, Grant, GroupId, KVReceiver, KVSender, Place, RegionId, Room, RoomOptions,
+    Source, Sources,
+};
+use std::time::Duration;
+
+pub(crate) const LAYERS: u32 = 3;
+pub(crate) const PAGE_TOKENS: u32 = 4;
+const TOKEN_BYTES: u64 = 2 * 16;
+const PAGE_BYTES: u64 = PAGE_TOKENS as u64 * TOKEN_BYTES;
+const ROW_BYTES: u64 = 24;
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One engine and its pools.
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) kv: GroupId,
+    pub(crate) aux: GroupId,
+    pub(crate) pools: Vec<HostBuffer>,
+    pub(crate) rows: HostBuffer,
+}
+
+/// A network that engines join by name.
+pub(crate) struct Network(LocalNetwork);
+
+impl Network {
+    pub(crate) fn new() -> Self {
+        Self(LocalNetwork::new())
+    }
+
+    pub(crate) fn node(&self, name: &str, pages: u32) -> Node {
+        self.node_with(name, pages, Config::default())
+    }
+
+    pub(crate) fn node_with(&self, name: &str, pages: u32, config: Config) -> Node {
+        let transport = self.0.endpoint(name).unwrap();
+        let engine =
+            Engine::builder(Place::alone(name)).model("test").config(config).transport(transport).build();
+        Node::with(engine.unwrap(), pages)
+    }
+}
+
+impl Node {
+    pub(crate) fn with(engine: Engine, pages: u32) -> Self {
+        let mut layout = PoolLayout::new();
+        let kv = layout.paged("kv", PAGE_TOKENS, pages);
+        let aux = layout.rows("aux", 8);
+        let mut pools = Vec::new();
+        for layer in 0..LAYERS {
+            for role in [Role::Key, Role::Value] {
+                let (pool, region) = register(&engine, PAGE_BYTES * u64::from(pages));
+                pools.push(pool);
+                let entry =
+                    PoolEntry::token_major(kv, role, layer, region, PAGE_TOKENS, HeadSpan::all(2), 16);
+                layout.push(entry.dtype("bf16"));
+            }
+        }
+        let (rows, region) = register(&engine, ROW_BYTES * 8);
+        layout.push(PoolEntry::new(aux, Role::Aux(0), region, ROW_BYTES).dtype("u8"));
+        engine.set_layout(layout).unwrap();
+        Self { engine, kv, aux, pools, rows }
+    }
+
+    /// Fills the tokens on these pages with what `seed` says they hold.
+    pub(crate) fn fill(&self, seed: u64, pages: &[u32]) {
+        for (entry, pool) in self.pools.iter().enumerate() {
+            for (at, &page) in pages.iter().enumerate() {
+                pool.write_at(u64::from(page) * PAGE_BYTES, &page_of(seed, entry, at));
+            }
+        }
+    }
+
+    /// The first token, if any, at which these pages do not hold what `seed` says.
+    pub(crate) fn first_wrong(
+        &self,
+        seed: u64,
+        pages: &[u32],
+        tokens: std::ops::Range<u32>,
+    ) -> Option<(usize, u32)> {
+        for (entry, pool) in self.pools.iter().enumerate() {
+            for token in tokens.clone() {
+                let at = token / PAGE_TOKENS;
+                let first = tokens.start / PAGE_TOKENS;
+                let page = pages[(at - first) as usize];
+                let inside = u64::from(token % PAGE_TOKENS) * TOKEN_BYTES;
+                let found = pool.to_vec(u64::from(page) * PAGE_BYTES + inside, TOKEN_BYTES as usize);
+                let wanted = &page_of(seed, entry, at as usize)[inside as usize..][..TOKEN_BYTES as usize];
+                if found != wanted {
+                    return Some((entry, token));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the bytes of a page are all `byte`, in every layer.
+    pub(crate) fn is_filled_with(&self, byte: u8, page: u32) -> bool {
+        let page = |pool: &HostBuffer| pool.to_vec(u64::from(page) * PAGE_BYTES, PAGE_BYTES as usize);
+        self.pools.iter().all(|pool| page(pool).iter().all(|found| *found == byte))
+    }
+
+    pub(crate) fn sources(&self) -> Sources {
+        Sources::Ranks(vec![Source::new(self.engine.place().rank, self.engine.addresses())])
+    }
+
+    pub(crate) fn sender(&self, room: u64) -> KVSender {
+        self.engine.sender(Room(room), RoomOptions::default()).unwrap()
+    }
+
+    pub(crate) fn receiver(&self, room: u64, from: &Self) -> KVReceiver {
+        self.engine.receiver(Room(room), from.sources(), RoomOptions::default()).unwrap()
+    }
+
+    /// Lends pages for `tokens`.
+    pub(crate) fn lend(&self, receiver: &KVReceiver, tokens: std::ops::Range<u32>, pages: &[u32]) {
+        receiver.grant(Grant::new(tokens).pages(self.kv, pages)).unwrap();
+    }
+
+    /// Sends all of a prompt whose pages these are, in chunks of so many tokens.
+    pub(crate) fn send_all(&self, sender: &KVSender, tokens: u32, chunk: u32, pages: &[u32]) {
+        for start in (0..tokens).step_by(chunk as usize) {
+            let end = (start + chunk).min(tokens);
+            let named = &pages[(start / PAGE_TOKENS) as usize..end.div_ceil(PAGE_TOKENS) as usize];
+            sender.send(Chunk::new(start..end).pages(self.kv, named)).unwrap();
+        }
+        sender.finish(Finish::new(tokens).payload(b"first token")).unwrap();
+    }
+}
+
+fn register(engine: &Engine, bytes: u64) -> (HostBuffer, RegionId) {
+    let buffer = HostBuffer::zeroed(bytes).unwrap();
+    buffer.fill(CANARY);
+    let region = engine.register(|id| buffer.region(id)).unwrap();
+    (buffer, region)
+}
+
+fn page_of(seed: u64, entry: usize, at: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ ((entry as u64) << 32) ^ at as u64;
+    let byte = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..PAGE_BYTES).map(byte).collect()
+}
+
+pub(crate) const CANARY: u8 = 0xA5;

@@ -1,0 +1,4 @@
+//! Whole engines in one process: handles, rooms, failures and ends, as a caller sees them.
+
+mod bed;
+mod rooms;
