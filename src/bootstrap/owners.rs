@@ -41,6 +41,7 @@ impl<S> OwnerTable<S> {
     }
 
     /// Forgets entries for whose stamp `is_old` says so, from the oldest on.
+    #[cfg(any(test, feature = "bootstrap"))]
     pub(super) fn forget(&mut self, is_old: impl Fn(&S) -> bool) {
         while self.order.front().is_some_and(|(_, _, stamp)| is_old(stamp)) {
             self.forget_oldest();
