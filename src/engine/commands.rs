@@ -38,7 +38,8 @@ impl Core {
                 self.rooms
                     .receivers
                     .insert(slot.room, ReceiverRoom::new(Arc::clone(&slot), session, announced, from));
-                return self.resolve(shared, now, slot.room);
+                self.resolve(shared, now, slot.room);
+                return self.grant_wish(shared, now, &slot);
             }
             Command::Reject { room, attempt, detail } => {
                 return self.reject(shared, now, room, attempt, detail);
@@ -100,7 +101,7 @@ impl Core {
         let limits = &shared.config.limits;
         let party = shared.party(Side::Prefill);
         let session = SenderSession::new(now, room, party, deadlines, limits.write_bytes, limits.retransmits);
-        self.rooms.senders.insert(room, SenderRoom::new(slot, attempt, session));
+        self.rooms.senders.insert(room, SenderRoom::new(Arc::clone(&slot), attempt, session));
         let Adopted { parked, aborted, .. } = self.lobby.adopt(room, attempt);
         if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {
             sender.session.fail_for(now, &cause);
@@ -109,6 +110,7 @@ impl Core {
             self.sender_frame(shared, now, frame.link, frame.id, frame.frame);
         }
         self.follow_up(shared, now, (Side::Prefill, room), News::All);
+        self.grant_wish(shared, now, &slot);
     }
 
     fn reject(&mut self, shared: &Shared, now: Instant, room: Room, attempt: Attempt, detail: String) {

@@ -123,7 +123,7 @@ impl Core {
     pub(super) fn follow_up(&mut self, shared: &Shared, now: Instant, key: Key, news: News) {
         let mut actions = std::mem::take(&mut self.actions);
         let Some(session) = self.rooms.session(key) else { return };
-        let before = self_state(session);
+        let view = (session.state(), session.release());
         while let Some(action) = session.next_action() {
             actions.push(action);
         }
@@ -134,9 +134,8 @@ impl Core {
         self.enqueue_writes(key);
         self.rooms.arm(key);
         let shown = self.rooms.slot(key).map(|slot| (slot.poll(), slot.release()));
-        let full = news == News::All || shown != Some(before);
-        if before.1 == Release::Safe && before.0.is_terminal() {
-            // Out of the table first: who sees `Safe` may use the room again at once.
+        let full = news == News::All || shown != Some(view);
+        if view.1 == Release::Safe && view.0.is_terminal() {
             self.take_away(shared, now, key);
         } else if self.rooms.publish(key, full)
             && let Some(slot) = self.rooms.slot(key)
@@ -188,22 +187,25 @@ impl Core {
     fn take_wishes(&mut self, shared: &Shared, now: Instant) -> usize {
         let mut did = 0;
         while let Some(slot) = shared.dirty.pop() {
-            did += 1;
             slot.is_dirty.store(false, Ordering::Release); // before looking: a later wish comes again
-            let key = (slot.side, slot.room);
-            if !slot.wants_abort() || self.rooms.slot(key).is_none_or(|owner| !Arc::ptr_eq(owner, &slot)) {
-                continue;
-            }
-            let given = slot.abort_detail.lock().take();
-            let detail = given.unwrap_or_else(|| {
-                if slot.is_gone() { "the handle was dropped".into() } else { "the caller gave up".into() }
-            });
-            if let Some(session) = self.rooms.session(key) {
-                session.fail(now, Fault::new(ErrorKind::Aborted, detail));
-            }
-            self.follow_up(shared, now, key, News::All);
+            self.grant_wish(shared, now, &slot);
+            did += 1;
         }
         did
+    }
+
+    /// Ends the room if its handle has asked for that.
+    pub(super) fn grant_wish(&mut self, shared: &Shared, now: Instant, slot: &Arc<Slot>) {
+        let key = (slot.side, slot.room);
+        if !slot.wants_abort() || self.rooms.slot(key).is_none_or(|owner| !Arc::ptr_eq(owner, slot)) {
+            return; // a room not opened yet is looked at when it is
+        }
+        let given = slot.abort_detail.lock().take();
+        let detail = given.unwrap_or_else(|| "the handle was dropped".into());
+        if let Some(session) = self.rooms.session(key) {
+            session.fail(now, Fault::new(ErrorKind::Aborted, detail));
+        }
+        self.follow_up(shared, now, key, News::All);
     }
 
     fn take_events(&mut self, shared: &Shared, now: Instant) -> usize {
@@ -294,19 +296,4 @@ impl Core {
     }
 }
 
-/// Where a session stands; it is published after its actions were taken.
-fn self_state(session: &dyn crate::session::Session) -> (crate::poll::KVPoll, Release) {
-    (session.state(), session.release())
-}
-
 const LONGEST_HOUSEKEEPING: Duration = Duration::from_millis(500);
-
-impl Shared {
-    fn forget(&self, slot: &Arc<Slot>) {
-        let mut live = self.live.lock();
-        let key = (slot.side, slot.room);
-        if live.get(&key).is_some_and(|owner| Arc::ptr_eq(owner, slot)) {
-            live.remove(&key);
-        }
-    }
-}

@@ -208,7 +208,8 @@ impl Core {
     ) {
         let link = self.links.remove(&id);
         let reason = link.as_ref().and_then(|link| link.reason.clone());
-        let refused = reason.clone().filter(|fault| fault.kind == ErrorKind::Layout);
+        let refused =
+            reason.clone().filter(|fault| matches!(fault.kind, ErrorKind::Layout | ErrorKind::Protocol));
         let fault = reason.unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
         tracing::debug!(link = %id, detail = %fault.detail, "link down");
         self.lobby.link_down(id);

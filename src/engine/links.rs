@@ -21,7 +21,8 @@ pub(super) struct Link {
     /// Rooms that end with it.
     pub(super) rooms: BTreeSet<Key>,
     /// Rooms that may have writes for it, each once, served in turn.
-    pub(super) ring: VecDeque<Room>,
+    ring: VecDeque<Room>,
+    ringed: BTreeSet<Room>,
     /// Bytes posted and not settled.
     pub(super) in_flight: u64,
     /// The transport said `Full`; until something settles.
@@ -65,6 +66,7 @@ impl Link {
             pools: None,
             rooms: BTreeSet::new(),
             ring: VecDeque::new(),
+            ringed: BTreeSet::new(),
             in_flight: 0,
             is_full: false,
             heard: now,
@@ -89,11 +91,29 @@ impl Link {
         self.peer.as_ref().map(|peer| Party { side, rank: peer.rank, instance: peer.instance })
     }
 
-    /// A room that may have writes joins the ring, if it is not in it.
+    /// A room that may have writes is served after the others.
     pub(super) fn enqueue(&mut self, room: Room) {
-        if !self.ring.contains(&room) {
+        if self.ringed.insert(room) {
             self.ring.push_back(room);
         }
+    }
+
+    /// A room that could not be served is the next again.
+    pub(super) fn put_back(&mut self, room: Room) {
+        if self.ringed.insert(room) {
+            self.ring.push_front(room);
+        }
+    }
+
+    /// The room to be served now.
+    pub(super) fn next_room(&mut self) -> Option<Room> {
+        let room = self.ring.pop_front()?;
+        self.ringed.remove(&room);
+        Some(room)
+    }
+
+    pub(super) fn has_rooms(&self) -> bool {
+        !self.ring.is_empty()
     }
 
     /// Matches our pools as the source with the peer's.

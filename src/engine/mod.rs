@@ -305,6 +305,11 @@ impl Engine {
         &self.inner.shared.place
     }
 
+    /// Whether rooms make progress: not after `close`, nor after a defect has ended the progress thread.
+    pub fn is_healthy(&self) -> bool {
+        self.inner.shared.check_open().is_ok()
+    }
+
     /// Counters and table sizes.
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;

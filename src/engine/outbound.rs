@@ -110,14 +110,14 @@ impl Core {
     pub(super) fn pump(&mut self, shared: &Shared, now: Instant) -> usize {
         let limits = &shared.config.limits;
         let links: Vec<_> =
-            self.links.iter().filter(|(_, link)| !link.ring.is_empty()).map(|(id, _)| *id).collect();
+            self.links.iter().filter(|(_, link)| link.has_rooms()).map(|(id, _)| *id).collect();
         let mut did = 0;
         for id in links {
             while let Some(link) = self.links.get_mut(&id) {
                 if link.in_flight >= limits.in_flight_bytes || link.is_full {
                     break;
                 }
-                let Some(room) = link.ring.pop_front() else { break };
+                let Some(room) = link.next_room() else { break };
                 let mut quantum = limits.write_bytes;
                 let last = loop {
                     match self.post(now, id, room) {
@@ -137,7 +137,7 @@ impl Core {
                         Posted::Nothing => {}
                         Posted::Full => {
                             link.is_full = true;
-                            link.ring.push_front(room);
+                            link.put_back(room);
                         }
                     }
                 }

@@ -11,10 +11,10 @@ use super::wake::Doorbell;
 use super::{Place, clock};
 use crate::bootstrap::Directory;
 use crate::config::{Config, Deadlines};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Fault, Moment, Origin};
 use crate::ids::{Attempt, Generation, GrantId, Instance, Party, Room, Side};
 use crate::memory::Mark;
-use crate::poll::KVPoll;
+use crate::poll::{KVPoll, Release};
 use crate::session::{Chunk, Finish, Lent};
 use crate::wire::{Cause, Offer};
 use crossbeam::queue::SegQueue;
@@ -133,6 +133,7 @@ impl Shared {
     /// Claims a room for a new handle.
     pub(super) fn claim(&self, side: Side, room: Room, tag: u64) -> Result<Arc<Slot>, UsageError> {
         let mut live = self.live.lock();
+        self.check_open()?; // under the lock: `give_up` finds every slot, or nobody gets one
         if live.get(&(side, room)).is_some_and(|slot| !slot.is_over()) {
             return Err(UsageError::RoomInUse(room));
         }
@@ -146,6 +147,28 @@ impl Shared {
         let slot = Slot::new(side, room, generation, tag);
         live.insert((side, room), Arc::clone(&slot));
         Ok(slot)
+    }
+
+    /// A room is over: its number is free.
+    pub(super) fn forget(&self, slot: &Arc<Slot>) {
+        let mut live = self.live.lock();
+        let key = (slot.side, slot.room);
+        if live.get(&key).is_some_and(|owner| Arc::ptr_eq(owner, slot)) {
+            live.remove(&key);
+        }
+    }
+
+    /// Nobody drives the engine any more: whoever still waits is told. Pages that were out stay so.
+    pub(super) fn give_up(&self, kind: ErrorKind, detail: &str) {
+        self.closing.store(true, Ordering::Release);
+        let slots: Vec<_> = self.live.lock().values().cloned().collect();
+        for slot in slots.into_iter().filter(|slot| !slot.poll().is_terminal()) {
+            let moment = Moment { room: slot.room, state: slot.poll(), elapsed: Duration::ZERO };
+            let error = Fault::new(kind, detail).at(moment, Origin::Local(self.party(slot.side)));
+            slot.publish(KVPoll::Failed, Release::Draining, Some(&error), slot.ready_tokens(), None);
+            self.feed.note(&slot);
+            slot.take_wakers().into_iter().for_each(std::task::Waker::wake);
+        }
     }
 
     pub(super) fn announced(&self) -> Result<Arc<Announced>, UsageError> {

@@ -39,6 +39,11 @@ impl Sources {
     pub fn group(name: impl Into<String>) -> Self {
         Self::Group { name: name.into(), dp: None }
     }
+
+    /// All KV from one data parallel rank of the group of this name.
+    pub fn group_dp(name: impl Into<String>, dp: u32) -> Self {
+        Self::Group { name: name.into(), dp: Some(dp) }
+    }
 }
 
 impl Source {

@@ -4,15 +4,17 @@ use super::clock;
 use super::core::Core;
 use super::shared::Shared;
 use super::wake::WaitSet;
+use crate::error::ErrorKind;
 use crate::ids::{Rank, Room, Side};
 use crate::transport::Wait;
 use crossbeam::channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 /// What was still out when an engine closed.
@@ -26,8 +28,8 @@ pub struct CloseReport {
 #[derive(Debug)]
 pub(super) struct Driver {
     waits: Arc<WaitSet>,
-    /// The thread's last word; none in manual mode.
-    ended: Option<Receiver<CloseReport>>,
+    /// The thread and its last word; none in manual mode.
+    ended: Option<(ThreadId, Receiver<CloseReport>)>,
     report: Mutex<Option<CloseReport>>,
 }
 
@@ -38,8 +40,9 @@ impl Driver {
         if !shared.is_manual {
             let (sender, receiver) = bounded(1);
             let (shared, waits) = (Arc::clone(shared), Arc::clone(&waits));
-            thread::Builder::new().name("kvferry".into()).spawn(move || run(&shared, &waits, &sender))?;
-            ended = Some(receiver);
+            let run = move || run(&shared, &waits, &sender);
+            let thread = thread::Builder::new().name("kvferry".into()).spawn(run)?;
+            ended = Some((thread.thread().id(), receiver));
         }
         Ok(Self { waits, ended, report: Mutex::new(None) })
     }
@@ -62,9 +65,10 @@ impl Driver {
         shared.closing.store(true, Ordering::Release);
         let new = match &self.ended {
             None => run_down(shared, &self.waits),
-            Some(ended) => {
+            // Called from a waker, on the progress thread itself: it ends when that returns.
+            Some((thread, _)) if *thread == thread::current().id() => CloseReport::default(),
+            Some((_, ended)) => {
                 shared.bell.ring();
-                // From a waker on the progress thread itself, or past the limit, it ends on its own.
                 ended.recv_timeout(limit + GRACE).unwrap_or_default()
             }
         };
@@ -83,14 +87,22 @@ pub(super) fn prepare_wait(shared: &Shared, core: &mut MutexGuard<'_, Core>) -> 
 }
 
 fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
-    while !shared.closing.load(Ordering::Acquire) {
-        let did = shared.turn(&mut shared.core.lock());
-        if did == 0 {
-            sleep(shared, waits, None);
+    let drive = || {
+        while !shared.closing.load(Ordering::Acquire) {
+            let did = shared.turn(&mut shared.core.lock());
+            if did == 0 {
+                sleep(shared, waits, None);
+            }
         }
-    }
+        run_down(shared, waits)
+    };
+    // A defect here must not leave callers waiting for ever.
+    let report = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
+        shared.give_up(ErrorKind::Internal, "the progress thread has panicked");
+        CloseReport::default()
+    });
     // Nobody may be listening any more.
-    let _ = ended.send(run_down(shared, waits));
+    let _ = ended.send(report);
 }
 
 fn sleep(shared: &Shared, waits: &WaitSet, limit: Option<Duration>) {
@@ -131,6 +143,8 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
         report.unreleased.push((side, room, ranks));
     }
     core.let_go();
+    drop(core);
+    shared.give_up(ErrorKind::ShuttingDown, "the engine is closed");
     report
 }
 

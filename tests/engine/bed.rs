@@ -2,11 +2,15 @@
 
 use kvferry::layout::{HeadSpan, PoolEntry, PoolLayout, Role};
 use kvferry::memory::HostBuffer;
-use kvferry::transport::local::LocalNetwork;
+use kvferry::transport::local::{LocalNetwork, LocalTransport};
 use kvferry::{
     Chunk, Config, Engine, Finish, Grant, GroupId, KVReceiver, KVSender, Place, RegionId, Room, RoomOptions,
     Source, Sources,
 };
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread;
 use std::time::Duration;
 
 pub(crate) const LAYERS: u32 = 3;
@@ -40,10 +44,16 @@ impl Network {
     }
 
     pub(crate) fn node_with(&self, name: &str, pages: u32, config: Config) -> Node {
-        let transport = self.0.endpoint(name).unwrap();
-        let engine =
-            Engine::builder(Place::alone(name)).model("test").config(config).transport(transport).build();
-        Node::with(engine.unwrap(), pages)
+        let builder = Engine::builder(Place::alone(name)).model("test").config(config);
+        Node::with(builder.transport(self.transport(name)).build().unwrap(), pages)
+    }
+
+    pub(crate) fn engine(&self, name: &str, model: &str) -> Engine {
+        Engine::builder(Place::alone(name)).model(model).transport(self.transport(name)).build().unwrap()
+    }
+
+    pub(crate) fn transport(&self, name: &str) -> LocalTransport {
+        self.0.endpoint(name).unwrap()
     }
 }
 
@@ -151,3 +161,21 @@ fn page_of(seed: u64, entry: usize, at: usize) -> Vec<u8> {
 }
 
 pub(crate) const CANARY: u8 = 0xA5;
+
+/// Runs a future on this thread.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

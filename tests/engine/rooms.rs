@@ -1,6 +1,6 @@
 //! Rooms from both ends.
 
-use crate::bed::{CANARY, Network, PATIENCE};
+use crate::bed::{CANARY, Network, PATIENCE, block_on};
 use kvferry::{Accepted, Chunk, ErrorKind, Finish, Grant, KVPoll, Release, UsageError};
 
 #[test]
@@ -62,7 +62,7 @@ fn an_abort_reaches_the_other_end_with_its_reason() {
     for (room, sender_aborts) in [(1, true), (2, false)] {
         let (sender, receiver) = (prefill.sender(room), decode.receiver(room, &prefill));
         decode.lend(&receiver, 0..8, &[0, 1]);
-        assert!(pollster(sender.wait_granted()).is_some());
+        assert!(block_on(sender.wait_granted()).is_some());
         if sender_aborts {
             sender.abort("cancelled")
         } else {
@@ -114,21 +114,4 @@ fn a_prompt_longer_than_what_was_lent_fails_both_ends_before_a_byte_moves() {
     assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
     assert_eq!(receiver.error().unwrap().kind, ErrorKind::Layout);
     assert!(decode.is_filled_with(CANARY, 0) && decode.is_filled_with(CANARY, 1));
-}
-
-fn pollster<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
-            std::task::Poll::Ready(value) => return value,
-            std::task::Poll::Pending => std::thread::park(),
-        }
-    }
 }

@@ -1,0 +1,231 @@
+//! What each end is told when something goes wrong.
+
+use crate::bed::{CANARY, Network, PATIENCE};
+use kvferry::layout::{PoolEntry, PoolLayout, Role};
+use kvferry::memory::{HostBuffer, Mark};
+use kvferry::{
+    Attempt, Chunk, Config, Engine, ErrorKind, Finish, KVPoll, Place, Release, Room, RoomOptions, Source,
+    Sources, UsageError,
+};
+use std::time::Duration;
+
+fn hasty() -> Config {
+    let mut config = Config::default();
+    config.deadlines.bootstrap = Duration::from_millis(100);
+    config.deadlines.waiting_for_input = Duration::from_millis(100);
+    config.deadlines.stall = Duration::from_millis(100);
+    config
+}
+
+#[test]
+fn a_sender_without_receiver_ends_by_itself_and_says_why() {
+    let network = Network::new();
+    let prefill = network.node_with("prefill", 8, hasty());
+    let sender = prefill.sender(5);
+    assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+    let error = sender.error().unwrap();
+    assert_eq!((error.kind, error.state, error.room), (ErrorKind::Timeout, KVPoll::Bootstrapping, Room(5)));
+    assert!(error.detail.contains("of 100ms") && error.detail.contains("no receiver has joined"), "{error}");
+}
+
+#[test]
+fn a_receiver_that_comes_late_hears_that_the_sender_gave_up() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node_with("prefill", 8, hasty()), network.node("decode", 8));
+    let sender = prefill.sender(5);
+    assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+    let receiver = decode.receiver(5, &prefill);
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+    let error = receiver.error().unwrap();
+    assert_eq!((error.kind, error.is_from_another_rank()), (ErrorKind::Timeout, true), "{error}");
+}
+
+#[test]
+fn a_receiver_that_gave_up_early_ends_the_sender_that_comes_late() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let receiver = decode.receiver(5, &prefill);
+    while receiver.poll() == KVPoll::Bootstrapping {
+        std::thread::yield_now();
+    }
+    receiver.abort("client gone");
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+    while prefill.engine.stats().remembered == 0 {
+        std::thread::yield_now();
+    }
+    let sender = prefill.sender(5);
+    assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+    assert_eq!(&*sender.error().unwrap().detail, "client gone");
+    // The room is as good as new.
+    let (sender, receiver) = (prefill.sender(5), decode.receiver(5, &prefill));
+    decode.lend(&receiver, 0..4, &[0]);
+    prefill.send_all(&sender, 4, 4, &[0]);
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
+}
+
+#[test]
+fn a_refused_request_ends_its_receiver_at_once() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let receiver = decode.receiver(5, &prefill);
+    prefill.engine.reject(Room(5), Attempt(0), "too long").unwrap();
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+    let error = receiver.error().unwrap();
+    assert_eq!((error.kind, &*error.detail), (ErrorKind::Rejected, "too long"));
+}
+
+#[test]
+fn closing_one_end_fails_the_rooms_of_both() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let pairs: Vec<_> = (0..20).map(|room| (prefill.sender(room), decode.receiver(room, &prefill))).collect();
+    for (_, receiver) in &pairs {
+        decode.lend(receiver, 0..4, &[0]);
+    }
+    while prefill.engine.stats().links == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(prefill.engine.close(PATIENCE).unreleased, []);
+    assert_eq!(prefill.engine.close(PATIENCE).unreleased, []);
+    for (sender, receiver) in &pairs {
+        assert_eq!((sender.wait(PATIENCE), receiver.wait(PATIENCE)), (KVPoll::Failed, KVPoll::Failed));
+        assert_eq!(sender.error().unwrap().kind, ErrorKind::ShuttingDown);
+        assert_eq!(receiver.error().unwrap().kind, ErrorKind::ShuttingDown);
+    }
+    let refused = prefill.engine.sender(Room(99), RoomOptions::default());
+    assert_eq!(refused.unwrap_err(), UsageError::Closed);
+    assert!(!prefill.engine.is_healthy() && decode.engine.is_healthy());
+}
+
+#[test]
+fn a_dropped_handle_ends_the_room() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    for room in 0..100 {
+        let receiver = decode.receiver(room, &prefill);
+        drop(prefill.sender(room));
+        assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+        assert_eq!(receiver.error().unwrap().kind, ErrorKind::Aborted);
+    }
+}
+
+#[test]
+fn no_byte_is_read_before_the_mark_is_ready() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    decode.lend(&receiver, 0..8, &[4, 5]);
+    prefill.fill(1, &[0]);
+    let (mark, trigger) = Mark::host();
+    sender.send(Chunk::new(0..4).pages(prefill.kv, &[0])).unwrap();
+    sender.send(Chunk::new(4..8).pages(prefill.kv, &[1]).ready(&mark)).unwrap();
+    sender.finish(Finish::new(8)).unwrap();
+    while receiver.ready_tokens() < 4 {
+        std::thread::yield_now();
+    }
+    assert!(decode.is_filled_with(CANARY, 5));
+    prefill.fill(2, &[7, 1]); // page 1 gets what seed 2 says of a prompt's second page
+    trigger.signal();
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
+    assert_eq!(decode.first_wrong(2, &[5], 4..8), None);
+}
+
+#[test]
+fn a_mark_that_will_never_be_ready_fails_the_room() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    let (mark, trigger) = Mark::host();
+    sender.send(Chunk::new(0..4).pages(prefill.kv, &[0]).ready(&mark)).unwrap();
+    drop(trigger);
+    assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+}
+
+#[test]
+fn pools_that_differ_fail_both_ends_and_name_the_field() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let buffer = HostBuffer::zeroed(4096).unwrap();
+    let region = decode.engine.register(|id| buffer.region(id)).unwrap();
+    let mut layout = PoolLayout::new();
+    let kv = layout.paged("kv", 8, 4);
+    layout.push(PoolEntry::new(kv, Role::Key, region, 256).layer(0).dtype("bf16"));
+    decode.engine.set_layout(layout).unwrap();
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    assert_eq!((sender.wait(PATIENCE), receiver.wait(PATIENCE)), (KVPoll::Failed, KVPoll::Failed));
+    for error in [sender.error().unwrap(), receiver.error().unwrap()] {
+        assert_eq!(error.kind, ErrorKind::Layout, "{error}");
+        assert!(error.detail.contains("on the prefill side"), "{error}");
+    }
+    assert!(prefill.engine.is_healthy() && decode.engine.is_healthy());
+}
+
+#[test]
+fn another_model_or_rank_is_refused_by_name() {
+    let network = Network::new();
+    let prefill = network.node("prefill", 8);
+    let other = network.engine("other", "another model");
+    let decode = crate::bed::Node::with(other, 8);
+    let receiver = decode.receiver(1, &prefill);
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+    let error = receiver.error().unwrap();
+    assert!(error.detail.contains("\"another model\"") && error.detail.contains("\"test\""), "{error}");
+
+    let decode = network.node("decode", 8);
+    let source = Source::new(kvferry::Rank::tp(3), prefill.engine.addresses());
+    let receiver =
+        decode.engine.receiver(Room(2), Sources::Ranks(vec![source]), RoomOptions::default()).unwrap();
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+    let error = receiver.error().unwrap();
+    assert!(error.detail.contains("wrong rank"), "{error}");
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_named_when_the_deadline_passes() {
+    let network = Network::new();
+    let decode = network.node_with("decode", 8, hasty());
+    let source = Source::new(kvferry::Rank::tp(0), vec![("local".into(), b"nobody".to_vec())]);
+    let receiver =
+        decode.engine.receiver(Room(2), Sources::Ranks(vec![source]), RoomOptions::default()).unwrap();
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+    let error = receiver.error().unwrap();
+    assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
+    assert!(error.detail.contains("tp0") && error.detail.contains("last try"), "{error}");
+}
+
+#[test]
+fn misuse_is_answered_at_once_and_touches_no_room() {
+    let network = Network::new();
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    let kv = prefill.kv;
+    assert!(matches!(
+        sender.send(Chunk::new(0..4).pages(kv, &[-1_i32])),
+        Err(UsageError::PageOutOfRange { .. })
+    ));
+    assert!(matches!(
+        sender.send(Chunk::new(0..4).pages(kv, &[8_i64])),
+        Err(UsageError::PageOutOfRange { .. })
+    ));
+    assert!(matches!(
+        sender.send(Chunk::new(0..9).pages(kv, &[1, 2])),
+        Err(UsageError::PagesDoNotCover { .. })
+    ));
+    assert!(matches!(
+        sender.send(Chunk::new(0..4).pages(prefill.aux, &[1])),
+        Err(UsageError::UnknownGroup { .. })
+    ));
+    sender.send(Chunk::new(0..4).pages(kv, &[1])).unwrap();
+    assert!(matches!(sender.send(Chunk::new(5..8).pages(kv, &[1])), Err(UsageError::Work(_))));
+    assert!(matches!(sender.finish(Finish::new(9)), Err(UsageError::Work(_))));
+    sender.finish(Finish::new(4)).unwrap();
+    assert!(matches!(sender.finish(Finish::new(4)), Err(UsageError::Work(_))));
+    decode.lend(&receiver, 0..4, &[1]);
+    let again = receiver.grant(kvferry::Grant::new(0..4).pages(decode.kv, &[1]));
+    assert_eq!(again.unwrap_err(), UsageError::AlreadyGranted);
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
+    let bare = Engine::builder(Place::alone("bare")).transport(network.transport("bare")).build().unwrap();
+    assert_eq!(bare.sender(Room(1), RoomOptions::default()).unwrap_err(), UsageError::NoLayout);
+    assert_eq!(receiver.release(), Release::Safe);
+}
