@@ -30,9 +30,9 @@ pub(crate) fn large_pages_arrive_exactly_through_a_full_queue<F: Factory>() {
     // Three times over what a link takes at once.
     for _ in 0..12 {
         for piece in job.pieces(512 << 10) {
-            was_full |=
-                matches!(pair.sender.post(pair.out, &job, 1, posted, &piece), Err(TransportError::Full));
-            if was_full {
+            let tried = pair.sender.post(pair.out, &job, 1, posted, &piece);
+            if matches!(tried, Err(TransportError::Full)) {
+                was_full = true;
                 pair.post_when_free(&job, 1, posted, &piece);
             }
             posted += 1;

@@ -85,8 +85,11 @@ fn ending<F: Factory>(end: impl Fn(&mut Pair), is_expected: impl Fn(&TransportEr
         pair.drive(|sender, _| sender.settled() == posted as usize);
         for event in &pair.sender.log {
             match event {
-                Event::LinkDown { error, .. } | Event::Settled { result: Err(error), .. } => {
-                    assert!(is_expected(error), "{error}");
+                Event::LinkDown { error, .. } => assert!(is_expected(error), "{error}"),
+                Event::Settled { result: Err(error), .. } => {
+                    let is_end =
+                        matches!(error, TransportError::Closed { .. } | TransportError::Disconnected { .. });
+                    assert!(is_end, "{error}");
                 }
                 _ => {}
             }
