@@ -67,8 +67,14 @@ impl EngineBuilder {
     /// Adds a transport, in order of preference: a peer is reached over the first one that both sides
     /// have and that works.
     #[must_use]
-    pub fn transport(mut self, transport: impl Transport + 'static) -> Self {
-        self.transports.push(Box::new(transport));
+    pub fn transport(self, transport: impl Transport + 'static) -> Self {
+        self.boxed_transport(Box::new(transport))
+    }
+
+    /// Adds a transport chosen at run time.
+    #[must_use]
+    pub fn boxed_transport(mut self, transport: Box<dyn Transport>) -> Self {
+        self.transports.push(transport);
         self
     }
 

@@ -121,10 +121,10 @@ fn sleep(shared: &Shared, waits: &WaitSet, limit: Option<Duration>) {
 /// Fails every room, waits for their pages within the limit, says goodbye, lets go of all descriptors.
 fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
     let end = clock::now() + *shared.close_limit.lock();
-    shared.core.lock().fail_all(shared, clock::now());
     loop {
         let mut core = shared.core.lock();
         let did = shared.turn(&mut core);
+        core.fail_all(shared, clock::now()); // each time: calls made before the end may have opened more
         let left = end.saturating_duration_since(clock::now());
         if left.is_zero() || core.rooms.is_empty() && shared.commands.is_empty() {
             break;

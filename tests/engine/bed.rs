@@ -2,7 +2,10 @@
 
 use kvferry::layout::{HeadSpan, PoolEntry, PoolLayout, Role};
 use kvferry::memory::HostBuffer;
-use kvferry::transport::local::{LocalNetwork, LocalTransport};
+use kvferry::transport::Transport;
+use kvferry::transport::local::LocalNetwork;
+#[cfg(feature = "tcp")]
+use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use kvferry::{
     Chunk, Config, Engine, Finish, Grant, GroupId, KVReceiver, KVSender, Place, RegionId, Room, RoomOptions,
     Source, Sources,
@@ -31,12 +34,16 @@ pub(crate) struct Node {
     pub(crate) rows: HostBuffer,
 }
 
-/// A network that engines join by name.
-pub(crate) struct Network(LocalNetwork);
+/// What joins the engines of a test.
+pub(crate) enum Network {
+    Local(LocalNetwork),
+    #[cfg(feature = "tcp")]
+    Tcp,
+}
 
 impl Network {
-    pub(crate) fn new() -> Self {
-        Self(LocalNetwork::new())
+    pub(crate) fn local() -> Self {
+        Self::Local(LocalNetwork::new())
     }
 
     pub(crate) fn node(&self, name: &str, pages: u32) -> Node {
@@ -45,15 +52,29 @@ impl Network {
 
     pub(crate) fn node_with(&self, name: &str, pages: u32, config: Config) -> Node {
         let builder = Engine::builder(Place::alone(name)).model("test").config(config);
-        Node::with(builder.transport(self.transport(name)).build().unwrap(), pages)
+        Node::with(builder.boxed_transport(self.transport(name)).build().unwrap(), pages)
     }
 
     pub(crate) fn engine(&self, name: &str, model: &str) -> Engine {
-        Engine::builder(Place::alone(name)).model(model).transport(self.transport(name)).build().unwrap()
+        Engine::builder(Place::alone(name))
+            .model(model)
+            .boxed_transport(self.transport(name))
+            .build()
+            .unwrap()
     }
 
-    pub(crate) fn transport(&self, name: &str) -> LocalTransport {
-        self.0.endpoint(name).unwrap()
+    pub(crate) fn transport(&self, name: &str) -> Box<dyn Transport> {
+        match self {
+            Self::Local(network) => Box::new(network.endpoint(name).unwrap()),
+            #[cfg(feature = "tcp")]
+            Self::Tcp => Box::new(TcpTransport::new(TcpConfig::new()).unwrap()),
+        }
+    }
+
+    /// The address of a peer that is not there.
+    pub(crate) fn nobody(&self) -> (String, Vec<u8>) {
+        let transport = self.transport("nobody");
+        (transport.name().to_owned(), transport.local_address().to_vec())
     }
 }
 

@@ -10,12 +10,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[test]
-fn an_engine_without_thread_runs_on_its_descriptor_alone() {
-    let network = Network::new();
+pub(crate) fn an_engine_without_thread_runs_on_its_descriptor_alone(network: &Network) {
     let prefill = network.node("prefill", 8);
     let builder =
-        Engine::builder(Place::alone("decode")).model("test").transport(network.transport("decode"));
+        Engine::builder(Place::alone("decode")).model("test").boxed_transport(network.transport("decode"));
     let decode = Node::with(builder.manual_progress().build().unwrap(), 8);
     let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
     prefill.fill(3, &[1, 2]);
@@ -34,9 +32,7 @@ fn an_engine_without_thread_runs_on_its_descriptor_alone() {
     assert_eq!(decode.engine.close(Duration::from_secs(1)).unreleased, []);
 }
 
-#[test]
-fn the_change_feed_names_every_room_that_ended() {
-    let network = Network::new();
+pub(crate) fn the_change_feed_names_every_room_that_ended(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let fd = decode.engine.event_fd();
     let rooms = 200_u64;
@@ -65,9 +61,7 @@ fn the_change_feed_names_every_room_that_ended() {
     assert_eq!(decode.engine.stats().succeeded, rooms);
 }
 
-#[test]
-fn futures_tell_offers_grants_progress_and_ends() {
-    let network = Network::new();
+pub(crate) fn futures_tell_offers_grants_progress_and_ends(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
     sender.offer(Offer::tokens(8).payload(b"eight")).unwrap();
@@ -88,14 +82,12 @@ fn futures_tell_offers_grants_progress_and_ends() {
     block_on(receiver.released());
 }
 
-#[test]
-fn a_receiver_waits_until_its_group_and_the_owner_of_its_room_are_known() {
-    let network = Network::new();
+pub(crate) fn a_receiver_waits_until_its_group_and_the_owner_of_its_room_are_known(network: &Network) {
     let directory = FixedDirectory::new();
     let node = |group: &str, dp: u32| {
         let (rank, sizes) = (Rank { dp, ..Rank::default() }, GroupSizes { dp: 2, ..GroupSizes::ONE });
         let builder = Engine::builder(Place::new(group, rank, sizes)).model("test");
-        let builder = builder.transport(network.transport(&format!("{group}{dp}")));
+        let builder = builder.boxed_transport(network.transport(&format!("{group}{dp}")));
         Node::with(builder.directory(Arc::new(directory.clone())).build().unwrap(), 8)
     };
     let (decode, first) = (node("decode", 0), node("prefill", 0));
@@ -118,15 +110,13 @@ fn a_receiver_waits_until_its_group_and_the_owner_of_its_room_are_known() {
     assert_eq!(first.engine.stats().links, 0);
 }
 
-#[test]
-fn a_wrong_owner_is_refused_by_name() {
-    let network = Network::new();
+pub(crate) fn a_wrong_owner_is_refused_by_name(network: &Network) {
     let directory = FixedDirectory::new();
     let builder =
-        Engine::builder(Place::alone("prefill")).model("test").transport(network.transport("prefill"));
+        Engine::builder(Place::alone("prefill")).model("test").boxed_transport(network.transport("prefill"));
     let _prefill = Node::with(builder.directory(Arc::new(directory.clone())).build().unwrap(), 8);
     let builder =
-        Engine::builder(Place::alone("decode")).model("test").transport(network.transport("decode"));
+        Engine::builder(Place::alone("decode")).model("test").boxed_transport(network.transport("decode"));
     let decode = Node::with(builder.directory(Arc::new(directory)).build().unwrap(), 8);
     let from = Sources::group_dp("prefill", 4);
     let receiver = decode.engine.receiver(Room(1), from, RoomOptions::default()).unwrap();

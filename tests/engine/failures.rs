@@ -17,9 +17,7 @@ fn hasty() -> Config {
     config
 }
 
-#[test]
-fn a_sender_without_receiver_ends_by_itself_and_says_why() {
-    let network = Network::new();
+pub(crate) fn a_sender_without_receiver_ends_by_itself_and_says_why(network: &Network) {
     let prefill = network.node_with("prefill", 8, hasty());
     let sender = prefill.sender(5);
     assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
@@ -28,9 +26,7 @@ fn a_sender_without_receiver_ends_by_itself_and_says_why() {
     assert!(error.detail.contains("of 100ms") && error.detail.contains("no receiver has joined"), "{error}");
 }
 
-#[test]
-fn a_receiver_that_comes_late_hears_that_the_sender_gave_up() {
-    let network = Network::new();
+pub(crate) fn a_receiver_that_comes_late_hears_that_the_sender_gave_up(network: &Network) {
     let (prefill, decode) = (network.node_with("prefill", 8, hasty()), network.node("decode", 8));
     let sender = prefill.sender(5);
     assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
@@ -40,9 +36,7 @@ fn a_receiver_that_comes_late_hears_that_the_sender_gave_up() {
     assert_eq!((error.kind, error.is_from_another_rank()), (ErrorKind::Timeout, true), "{error}");
 }
 
-#[test]
-fn a_receiver_that_gave_up_early_ends_the_sender_that_comes_late() {
-    let network = Network::new();
+pub(crate) fn a_receiver_that_gave_up_early_ends_the_sender_that_comes_late(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let receiver = decode.receiver(5, &prefill);
     while receiver.poll() == KVPoll::Bootstrapping {
@@ -63,9 +57,7 @@ fn a_receiver_that_gave_up_early_ends_the_sender_that_comes_late() {
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
 }
 
-#[test]
-fn a_refused_request_ends_its_receiver_at_once() {
-    let network = Network::new();
+pub(crate) fn a_refused_request_ends_its_receiver_at_once(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let receiver = decode.receiver(5, &prefill);
     prefill.engine.reject(Room(5), Attempt(0), "too long").unwrap();
@@ -74,9 +66,7 @@ fn a_refused_request_ends_its_receiver_at_once() {
     assert_eq!((error.kind, &*error.detail), (ErrorKind::Rejected, "too long"));
 }
 
-#[test]
-fn closing_one_end_fails_the_rooms_of_both() {
-    let network = Network::new();
+pub(crate) fn closing_one_end_fails_the_rooms_of_both(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let pairs: Vec<_> = (0..20).map(|room| (prefill.sender(room), decode.receiver(room, &prefill))).collect();
     for (_, receiver) in &pairs {
@@ -97,9 +87,7 @@ fn closing_one_end_fails_the_rooms_of_both() {
     assert!(!prefill.engine.is_healthy() && decode.engine.is_healthy());
 }
 
-#[test]
-fn a_dropped_handle_ends_the_room() {
-    let network = Network::new();
+pub(crate) fn a_dropped_handle_ends_the_room(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     for room in 0..100 {
         let receiver = decode.receiver(room, &prefill);
@@ -109,9 +97,7 @@ fn a_dropped_handle_ends_the_room() {
     }
 }
 
-#[test]
-fn no_byte_is_read_before_the_mark_is_ready() {
-    let network = Network::new();
+pub(crate) fn no_byte_is_read_before_the_mark_is_ready(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
     decode.lend(&receiver, 0..8, &[4, 5]);
@@ -130,9 +116,7 @@ fn no_byte_is_read_before_the_mark_is_ready() {
     assert_eq!(decode.first_wrong(2, &[5], 4..8), None);
 }
 
-#[test]
-fn a_mark_that_will_never_be_ready_fails_the_room() {
-    let network = Network::new();
+pub(crate) fn a_mark_that_will_never_be_ready_fails_the_room(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
     let (mark, trigger) = Mark::host();
@@ -142,9 +126,7 @@ fn a_mark_that_will_never_be_ready_fails_the_room() {
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
 }
 
-#[test]
-fn pools_that_differ_fail_both_ends_and_name_the_field() {
-    let network = Network::new();
+pub(crate) fn pools_that_differ_fail_both_ends_and_name_the_field(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let buffer = HostBuffer::zeroed(4096).unwrap();
     let region = decode.engine.register(|id| buffer.region(id)).unwrap();
@@ -161,9 +143,7 @@ fn pools_that_differ_fail_both_ends_and_name_the_field() {
     assert!(prefill.engine.is_healthy() && decode.engine.is_healthy());
 }
 
-#[test]
-fn another_model_or_rank_is_refused_by_name() {
-    let network = Network::new();
+pub(crate) fn another_model_or_rank_is_refused_by_name(network: &Network) {
     let prefill = network.node("prefill", 8);
     let other = network.engine("other", "another model");
     let decode = crate::bed::Node::with(other, 8);
@@ -181,11 +161,9 @@ fn another_model_or_rank_is_refused_by_name() {
     assert!(error.detail.contains("wrong rank"), "{error}");
 }
 
-#[test]
-fn a_peer_that_is_not_there_is_named_when_the_deadline_passes() {
-    let network = Network::new();
+pub(crate) fn a_peer_that_is_not_there_is_named_when_the_deadline_passes(network: &Network) {
     let decode = network.node_with("decode", 8, hasty());
-    let source = Source::new(kvferry::Rank::tp(0), vec![("local".into(), b"nobody".to_vec())]);
+    let source = Source::new(kvferry::Rank::tp(0), vec![network.nobody()]);
     let receiver =
         decode.engine.receiver(Room(2), Sources::Ranks(vec![source]), RoomOptions::default()).unwrap();
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
@@ -194,9 +172,7 @@ fn a_peer_that_is_not_there_is_named_when_the_deadline_passes() {
     assert!(error.detail.contains("tp0") && error.detail.contains("last try"), "{error}");
 }
 
-#[test]
-fn misuse_is_answered_at_once_and_touches_no_room() {
-    let network = Network::new();
+pub(crate) fn misuse_is_answered_at_once_and_touches_no_room(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
     let kv = prefill.kv;
@@ -225,7 +201,8 @@ fn misuse_is_answered_at_once_and_touches_no_room() {
     let again = receiver.grant(kvferry::Grant::new(0..4).pages(decode.kv, &[1]));
     assert_eq!(again.unwrap_err(), UsageError::AlreadyGranted);
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
-    let bare = Engine::builder(Place::alone("bare")).transport(network.transport("bare")).build().unwrap();
+    let bare =
+        Engine::builder(Place::alone("bare")).boxed_transport(network.transport("bare")).build().unwrap();
     assert_eq!(bare.sender(Room(1), RoomOptions::default()).unwrap_err(), UsageError::NoLayout);
     assert_eq!(receiver.release(), Release::Safe);
 }

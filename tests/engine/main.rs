@@ -1,6 +1,56 @@
-//! Whole engines in one process: handles, rooms, failures and ends, as a caller sees them.
+//! Whole engines in one process: handles, rooms, failures and ends, as a caller sees them; over every
+//! transport.
+#![expect(clippy::unwrap_used, reason = "all of this is test code")]
 
 mod bed;
 mod driving;
 mod failures;
 mod rooms;
+
+macro_rules! engines {
+    ($($module:ident: $($test:ident)*;)*) => {
+        mod local {
+            $($(#[test]
+            fn $test() {
+                crate::$module::$test(&crate::bed::Network::local());
+            })*)*
+        }
+
+        #[cfg(feature = "tcp")]
+        mod tcp {
+            $($(#[test]
+            fn $test() {
+                crate::$module::$test(&crate::bed::Network::Tcp);
+            })*)*
+        }
+    };
+}
+
+engines! {
+    rooms:
+        a_chunked_prompt_arrives_byte_for_byte
+        held_tokens_are_not_moved_and_rows_are
+        a_fully_cached_prompt_moves_nothing_but_its_payload
+        an_abort_reaches_the_other_end_with_its_reason
+        a_room_number_has_one_live_use
+        a_prompt_longer_than_what_was_lent_fails_both_ends_before_a_byte_moves;
+    failures:
+        a_sender_without_receiver_ends_by_itself_and_says_why
+        a_receiver_that_comes_late_hears_that_the_sender_gave_up
+        a_receiver_that_gave_up_early_ends_the_sender_that_comes_late
+        a_refused_request_ends_its_receiver_at_once
+        closing_one_end_fails_the_rooms_of_both
+        a_dropped_handle_ends_the_room
+        no_byte_is_read_before_the_mark_is_ready
+        a_mark_that_will_never_be_ready_fails_the_room
+        pools_that_differ_fail_both_ends_and_name_the_field
+        another_model_or_rank_is_refused_by_name
+        a_peer_that_is_not_there_is_named_when_the_deadline_passes
+        misuse_is_answered_at_once_and_touches_no_room;
+    driving:
+        an_engine_without_thread_runs_on_its_descriptor_alone
+        the_change_feed_names_every_room_that_ended
+        futures_tell_offers_grants_progress_and_ends
+        a_receiver_waits_until_its_group_and_the_owner_of_its_room_are_known
+        a_wrong_owner_is_refused_by_name;
+}

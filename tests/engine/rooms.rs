@@ -3,9 +3,7 @@
 use crate::bed::{CANARY, Network, PATIENCE, block_on};
 use kvferry::{Accepted, Chunk, ErrorKind, Finish, Grant, KVPoll, Release, UsageError};
 
-#[test]
-fn a_chunked_prompt_arrives_byte_for_byte() {
-    let network = Network::new();
+pub(crate) fn a_chunked_prompt_arrives_byte_for_byte(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 64), network.node("decode", 64));
     let (source, destination) = ([9, 3, 40, 17, 2, 63], [50, 7, 8, 9, 30, 1]);
     prefill.fill(1, &source);
@@ -22,9 +20,7 @@ fn a_chunked_prompt_arrives_byte_for_byte() {
     assert_eq!(sender.send(Chunk::new(22..23)), Ok(Accepted::Ended));
 }
 
-#[test]
-fn held_tokens_are_not_moved_and_rows_are() {
-    let network = Network::new();
+pub(crate) fn held_tokens_are_not_moved_and_rows_are(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 64), network.node("decode", 64));
     let (source, destination) = ([1, 2, 3, 4, 5], [22, 21, 20]);
     prefill.fill(5, &source);
@@ -43,9 +39,7 @@ fn held_tokens_are_not_moved_and_rows_are() {
     assert_eq!(decode.first_wrong(5, &[0, 1, 22, 21, 20][2..], 10..20), None);
 }
 
-#[test]
-fn a_fully_cached_prompt_moves_nothing_but_its_payload() {
-    let network = Network::new();
+pub(crate) fn a_fully_cached_prompt_moves_nothing_but_its_payload(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let (sender, receiver) = (prefill.sender(u64::MAX), decode.receiver(u64::MAX, &prefill));
     receiver.grant(Grant::new(12..12)).unwrap();
@@ -55,9 +49,7 @@ fn a_fully_cached_prompt_moves_nothing_but_its_payload() {
     assert_eq!((receiver.stats().bytes, receiver.payload().as_deref()), (0, Some(&b"x"[..])));
 }
 
-#[test]
-fn an_abort_reaches_the_other_end_with_its_reason() {
-    let network = Network::new();
+pub(crate) fn an_abort_reaches_the_other_end_with_its_reason(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     for (room, sender_aborts) in [(1, true), (2, false)] {
         let (sender, receiver) = (prefill.sender(room), decode.receiver(room, &prefill));
@@ -83,9 +75,7 @@ fn an_abort_reaches_the_other_end_with_its_reason() {
     }
 }
 
-#[test]
-fn a_room_number_has_one_live_use() {
-    let network = Network::new();
+pub(crate) fn a_room_number_has_one_live_use(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     for round in 0..50 {
         let (sender, receiver) = (prefill.sender(77), decode.receiver(77, &prefill));
@@ -101,9 +91,7 @@ fn a_room_number_has_one_live_use() {
     assert_eq!(prefill.engine.stats().rooms, 0);
 }
 
-#[test]
-fn a_prompt_longer_than_what_was_lent_fails_both_ends_before_a_byte_moves() {
-    let network = Network::new();
+pub(crate) fn a_prompt_longer_than_what_was_lent_fails_both_ends_before_a_byte_moves(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let (sender, receiver) = (prefill.sender(3), decode.receiver(3, &prefill));
     let short = Grant::new(0..12).pages(decode.kv, &[0, 1]);
