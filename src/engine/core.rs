@@ -173,10 +173,8 @@ impl Core {
 
     /// How peers reach this engine.
     pub(super) fn addresses(&self) -> Vec<(String, Vec<u8>)> {
-        let address = |transport: &Box<dyn Transport>| {
-            (transport.name().to_owned(), transport.local_address().to_vec())
-        };
-        self.transports.iter().map(address).collect()
+        let transports = self.transports.iter();
+        transports.map(|t| (t.name().to_owned(), t.local_address().to_vec())).collect()
     }
 
     pub(super) fn our_pools(&self) -> Option<Pools> {

@@ -85,7 +85,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // In a forked child the room is the parent's, and still wanted there.
         if self.shared.check_process().is_ok() && !self.slot.is_over() {
-            self.shared.look_at(&self.slot, self.slot.wish_gone());
+            self.shared.look_at(&self.slot, self.slot.wish_abort());
         }
     }
 }

@@ -41,7 +41,7 @@ impl Announced {
             _ => return Err(UsageError::UnknownGroup { group, wanted: "paged" }),
         };
         let first = given.first.unwrap_or(tokens.start - tokens.start % page_tokens);
-        if first % page_tokens != 0 {
+        if !first.is_multiple_of(page_tokens) {
             return Err(UsageError::PagesNotAligned { group, first, page_tokens });
         }
         let list = PageList::new(first, checked(group, &given.pages, found.items)?);

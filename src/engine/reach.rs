@@ -153,9 +153,9 @@ impl Core {
     /// What the last try to reach the missing sources of a room said.
     pub(super) fn note_unreachable(&mut self, room: Room) {
         let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
-        let errors =
+        let mut errors =
             receiver.wanted.values().filter_map(|wanted| self.targets.last_error(&wanted.candidates));
-        if let Some(error) = errors.last() {
+        if let Some(error) = errors.next_back() {
             receiver.session.still_missing(format!("last try: {error}"));
         }
     }

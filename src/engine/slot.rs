@@ -29,8 +29,8 @@ pub(crate) struct Slot {
     error: OnceLock<KVTransferError>,
     details: Mutex<Details>,
     wakers: Mutex<Vec<Waker>>,
-    /// What the handle wants, and whether the engine has to look.
-    wish: AtomicU8,
+    /// The handle asks for the end.
+    abort: AtomicBool,
     pub(crate) is_dirty: AtomicBool,
     /// On the change feed, waiting to be read.
     pub(crate) is_changed: AtomicBool,
@@ -59,9 +59,6 @@ pub struct Granted {
     pub destinations: usize,
 }
 
-const ABORT: u8 = 1;
-const GONE: u8 = 2;
-
 impl Slot {
     pub(crate) fn new(side: Side, room: Room, generation: Generation, tag: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -75,7 +72,7 @@ impl Slot {
             error: OnceLock::new(),
             details: Mutex::default(),
             wakers: Mutex::default(),
-            wish: AtomicU8::new(0),
+            abort: AtomicBool::new(false),
             is_dirty: AtomicBool::new(false),
             is_changed: AtomicBool::new(false),
             abort_detail: Mutex::default(),
@@ -140,22 +137,14 @@ impl Slot {
 
     /// Asks for the end; true if the engine has to be told to look.
     pub(crate) fn wish_abort(&self) -> bool {
-        self.wish(ABORT)
+        // Release; pairs with the Acquire in `wants_abort`.
+        self.abort.store(true, Ordering::Release);
+        !self.is_dirty.swap(true, Ordering::AcqRel)
     }
 
-    /// The handle is gone, which asks for the end too.
-    pub(crate) fn wish_gone(&self) -> bool {
-        self.wish(ABORT | GONE)
-    }
-
-    /// Whether the end was asked for. Called by the engine, which clears `is_dirty` first.
+    /// Whether the end was asked for. The engine clears `is_dirty` before it looks.
     pub(crate) fn wants_abort(&self) -> bool {
-        self.wish.load(Ordering::Acquire) & ABORT != 0
-    }
-
-    /// Whether the handle is gone.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.wish.load(Ordering::Acquire) & GONE != 0
+        self.abort.load(Ordering::Acquire)
     }
 
     /// Completes with what `look` finds, looked for after every change.
@@ -179,11 +168,5 @@ impl Slot {
             // Once more: a change between the look and the registration has taken no waker.
             look(&slot).map_or(Poll::Pending, Poll::Ready)
         })
-    }
-
-    fn wish(&self, wish: u8) -> bool {
-        // Release; pairs with the Acquire in `wants_abort`.
-        self.wish.fetch_or(wish, Ordering::Release);
-        !self.is_dirty.swap(true, Ordering::AcqRel)
     }
 }

@@ -1,6 +1,6 @@
 //! Whole engines in one process: handles, rooms, failures and ends, as a caller sees them; over every
 //! transport.
-#![expect(clippy::unwrap_used, reason = "all of this is test code")]
+#![expect(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "test code, with small numbers")]
 
 mod bed;
 mod driving;
