@@ -17,6 +17,8 @@ pub(super) struct Course {
     deadlines: Deadlines,
     state: KVPoll,
     error: Option<KVTransferError>,
+    /// The first cause, in the words of its first witness.
+    cause: Option<Cause>,
     entered: Instant,
     progressed: Instant,
     fenced: bool,
@@ -32,6 +34,7 @@ impl Course {
             deadlines,
             state: KVPoll::Bootstrapping,
             error: None,
+            cause: None,
             entered: now,
             progressed: now,
             fenced: false,
@@ -68,7 +71,14 @@ impl Course {
         }
         let elapsed = now.saturating_duration_since(self.figures.created);
         let moment = Moment { room: self.room, state: self.state, elapsed };
-        self.error = Some(fault.at(moment, origin));
+        let error = fault.at(moment, origin);
+        self.cause = Some(Cause {
+            origin: error.party(),
+            state: error.state,
+            kind: error.kind,
+            detail: error.detail.to_string(),
+        });
+        self.error = Some(error);
         self.step(now, Trigger::Broken);
         true
     }
@@ -82,7 +92,11 @@ impl Course {
         // A cause that has come back to its origin stays local there.
         let origin =
             if cause.origin == self.party { Origin::Local(self.party) } else { Origin::Peer(cause.origin) };
-        self.fail(now, Fault::new(cause.kind, cause.detail.as_str()), origin)
+        let first = self.fail(now, Fault::new(cause.kind, cause.detail.as_str()), origin);
+        if first {
+            self.cause = Some(cause.clone());
+        }
+        first
     }
 
     pub(super) fn send(&mut self, link: LinkId, id: GrantId, frame: RoomFrame) {
@@ -99,13 +113,7 @@ impl Course {
 
     /// The first cause, as it is told to others.
     pub(super) fn cause(&self) -> Option<Cause> {
-        let error = self.error.as_ref()?;
-        Some(Cause {
-            origin: error.party(),
-            state: error.state,
-            kind: error.kind,
-            detail: error.detail.to_string(),
-        })
+        self.cause.clone()
     }
 
     /// A cause of ours that does not end the room: the answer to one peer's broken rule.
@@ -124,12 +132,12 @@ impl Course {
     /// When the next deadline fires; `draining` says whether pages are still out after the end.
     pub(super) fn deadline(&self, draining: bool) -> Option<Instant> {
         if self.state.is_terminal() {
-            return (draining && !self.fenced).then(|| self.entered + self.deadlines.drain);
+            let fence = self.entered.checked_add(self.deadlines.drain);
+            return fence.filter(|_| draining && !self.fenced);
         }
         let (_, since, limit) = self.phase();
-        let phase = since + limit;
-        let total = self.deadlines.total.map(|total| self.figures.created + total);
-        Some(total.map_or(phase, |total| total.min(phase)))
+        let total = self.deadlines.total.and_then(|total| self.figures.created.checked_add(total));
+        since.checked_add(limit).into_iter().chain(total).min()
     }
 
     /// The deadline that has passed, as a fault that names phase, elapsed time and limit; `missing`
@@ -140,21 +148,22 @@ impl Course {
         }
         let (mut phase, mut since, mut limit) = self.phase();
         if let Some(total) = self.deadlines.total
-            && now >= self.figures.created + total
+            && now.saturating_duration_since(self.figures.created) >= total
         {
             (phase, since, limit) = ("total", self.figures.created, total);
         }
-        if now < since + limit {
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed < limit {
             return None;
         }
-        let elapsed = now.saturating_duration_since(since);
         let detail = format!("{phase}: {elapsed:.3?} of {limit:?} have passed; {}", missing());
         Some(Fault::new(ErrorKind::Timeout, detail))
     }
 
     /// Whether it is time to fence links that do not vouch; true once.
     pub(super) fn must_fence(&mut self, now: Instant) -> bool {
-        let due = self.state.is_terminal() && !self.fenced && now >= self.entered + self.deadlines.drain;
+        let drained = now.saturating_duration_since(self.entered);
+        let due = self.state.is_terminal() && !self.fenced && drained >= self.deadlines.drain;
         self.fenced |= due;
         due
     }

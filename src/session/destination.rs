@@ -109,12 +109,11 @@ impl Lent {
     /// The rows of `finish`, each with the rows lent for it.
     fn rows(&self, finish: &Finish) -> Result<Vec<Task>, Fault> {
         let mut tasks = Vec::new();
-        if self.share.is_none() {
-            return Ok(tasks);
-        }
+        let Some(share) = &self.share else { return Ok(tasks) };
         for (lent, (group, list)) in self.pages.iter().enumerate() {
             let Some(source_group) = self.pairing.source_group(*group) else { continue };
-            if self.pairing.kind(source_group) != Some(GroupKind::Rows) {
+            let pairs = self.pairing.pairs_of(source_group, share.layers.as_ref());
+            if self.pairing.kind(source_group) != Some(GroupKind::Rows) || pairs.is_empty() {
                 continue;
             }
             let found = finish.rows.iter().position(|(group, _)| *group == source_group);
@@ -125,7 +124,6 @@ impl Lent {
                 return Err(misfit(format!("{given} rows of group {group} were given, {wanted} were lent")));
             };
             let rows = u32::try_from(wanted).unwrap_or(u32::MAX);
-            let pairs = self.pairing.pairs_of(source_group, None);
             tasks.push(Task { source, lent, pieces: Pieces::new(Piece { pairs, positions: 0..rows }) });
         }
         Ok(tasks)
@@ -249,6 +247,13 @@ impl Destination {
     pub(super) fn is_all_posted(&self) -> bool {
         let writes = &self.writes;
         writes.rows_cut && writes.tasks.is_empty() && writes.next.is_none() && writes.again.is_empty()
+    }
+
+    /// Whether it was told that nothing more comes, and that is so: a write that arrived damaged after
+    /// `Done` is still to be made again.
+    pub(super) fn is_over(&self) -> bool {
+        let writes = &self.writes;
+        self.done_sent && writes.posted.is_empty() && writes.again.is_empty() && writes.next.is_none()
     }
 
     /// Whether nothing posted is unsettled.

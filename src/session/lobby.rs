@@ -20,7 +20,7 @@ pub struct Lobby {
     dead: BTreeSet<(LinkId, GrantId)>,
     verdicts: BTreeMap<(Room, Attempt), Verdict>,
     /// Who gave up before its sender came, and why.
-    aborted: BTreeMap<(Room, Attempt), Vec<(Party, Cause)>>,
+    aborted: BTreeMap<(Room, Attempt), Vec<GivenUp>>,
     memories: VecDeque<(Instant, Memory)>,
 }
 
@@ -63,10 +63,19 @@ pub struct Answer {
     pub frame: RoomFrame,
 }
 
+/// A receiver that gave up before its sender came.
+#[derive(Debug)]
+struct GivenUp {
+    party: Party,
+    cause: Cause,
+    since: Instant,
+}
+
 /// How a room ended for receivers that had not joined it by then.
 #[derive(Debug)]
 struct Verdict {
     cause: Cause,
+    since: Instant,
     /// Those who know; when they come again it is for a new use of the room.
     heard: Vec<Party>,
 }
@@ -109,7 +118,8 @@ impl Lobby {
             RoomFrame::Abort(cause) => {
                 self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
                 if self.remember_dead(now, link, id) {
-                    self.aborted.entry((id.room, id.attempt)).or_default().push((party, cause));
+                    let given_up = GivenUp { party, cause, since: now };
+                    self.aborted.entry((id.room, id.attempt)).or_default().push(given_up);
                     self.remember(now, Memory::Aborted(id.room, id.attempt));
                 }
                 vec![Answer { link, id, frame: RoomFrame::Quiet }]
@@ -134,7 +144,8 @@ impl Lobby {
         let aborted = self.aborted.remove(&(room, attempt)).unwrap_or_default();
         let parked = self.take(room, |parked| parked.id.attempt == attempt);
         let has_come_again = |party: &Party| parked.iter().any(|parked| parked.party.rank == party.rank);
-        let aborted = aborted.into_iter().find(|(party, _)| !has_come_again(party)).map(|(_, cause)| cause);
+        let aborted =
+            aborted.into_iter().find(|other| !has_come_again(&other.party)).map(|other| other.cause);
         Adopted { parked, aborted }
     }
 
@@ -163,7 +174,7 @@ impl Lobby {
                 heard.push(parked.party);
             }
         }
-        self.verdicts.insert((room, attempt), Verdict { cause, heard });
+        self.verdicts.insert((room, attempt), Verdict { cause, since: now, heard });
         self.remember(now, Memory::Verdict(room, attempt));
         answers
     }
@@ -182,7 +193,13 @@ impl Lobby {
         let mut answers = Vec::new();
         let rooms: Vec<_> = self.parked.keys().copied().collect();
         for room in rooms {
-            for parked in self.take(room, |parked| is_old(parked.since)) {
+            // With a join goes the grant that came after it.
+            let of_room = self.parked.get(&room).into_iter().flatten();
+            let old: BTreeSet<_> = of_room
+                .filter(|parked| is_old(parked.since))
+                .map(|parked| (parked.link, parked.id))
+                .collect();
+            for parked in self.take(room, |parked| old.contains(&(parked.link, parked.id))) {
                 if matches!(parked.frame, RoomFrame::Join { .. }) {
                     let detail = format!("bootstrap: no sender for room {room} within {patience:?}");
                     let cause = self.cause(ErrorKind::Timeout, detail);
@@ -201,7 +218,7 @@ impl Lobby {
     pub fn deadline(&self) -> Option<Instant> {
         let parked = self.parked.values().flatten().map(|parked| parked.since).min();
         let memory = self.memories.front().map(|(since, _)| *since);
-        parked.into_iter().chain(memory).min().map(|since| since + self.patience)
+        parked.into_iter().chain(memory).min().and_then(|since| since.checked_add(self.patience))
     }
 
     /// Frames parked and ends remembered.
@@ -227,15 +244,15 @@ impl Lobby {
         frame: RoomFrame,
         bytes: usize,
     ) -> Vec<Answer> {
-        let used = self.parked_on.entry(link).or_default();
-        if *used + bytes > self.parked_bytes {
+        let used = self.parked_on.get(&link).copied().unwrap_or(0);
+        if used.saturating_add(bytes) > self.parked_bytes {
             let detail = format!("{used} bytes wait for senders on this link already");
             let cause = self.cause(ErrorKind::Busy, detail);
             self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
             self.remember_dead(now, link, id);
             return refusal(link, id, cause);
         }
-        *used += bytes;
+        self.parked_on.insert(link, used + bytes);
         self.parked.entry(id.room).or_default().push(Parked { link, party, id, frame, bytes, since: now });
         Vec::new()
     }
@@ -278,12 +295,24 @@ impl Lobby {
         }
     }
 
+    /// What was said of the same room since then is kept: it has a memory of its own.
     fn forget_oldest(&mut self) {
-        match self.memories.pop_front() {
-            Some((_, Memory::Aborted(room, attempt))) => drop(self.aborted.remove(&(room, attempt))),
-            Some((_, Memory::Dead(link, id))) => drop(self.dead.remove(&(link, id))),
-            Some((_, Memory::Verdict(room, attempt))) => drop(self.verdicts.remove(&(room, attempt))),
-            None => {}
+        let Some((then, memory)) = self.memories.pop_front() else { return };
+        match memory {
+            Memory::Aborted(room, attempt) => {
+                if let Some(aborted) = self.aborted.get_mut(&(room, attempt)) {
+                    aborted.retain(|other| other.since > then);
+                    if aborted.is_empty() {
+                        self.aborted.remove(&(room, attempt));
+                    }
+                }
+            }
+            Memory::Dead(link, id) => drop(self.dead.remove(&(link, id))),
+            Memory::Verdict(room, attempt) => {
+                if self.verdicts.get(&(room, attempt)).is_some_and(|verdict| verdict.since <= then) {
+                    self.verdicts.remove(&(room, attempt));
+                }
+            }
         }
     }
 

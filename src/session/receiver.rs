@@ -86,12 +86,16 @@ impl ReceiverSession {
     /// A source is connected and its layout fits: join it.
     pub fn source_up(&mut self, now: Instant, rank: Rank, link: SourceLink) {
         let Some(source) = self.sources.get_mut(&rank).filter(|source| source.link.is_none()) else { return };
-        if self.course.state().is_terminal() {
-            return; // it has never heard of this room, and need not
+        if self.course.state() == KVPoll::Success {
+            return;
         }
         source.link = Some(link);
         let destinations = self.destinations.clone();
         self.course.send(link.link, self.id, RoomFrame::Join { destinations });
+        if self.course.state() == KVPoll::Failed {
+            // It may wait for this rank, as others named it: it joins to say why it will not come.
+            return self.conclude(now);
+        }
         self.lend(rank);
         if self.sources.values().all(|source| source.link.is_some()) {
             self.course.step(now, Trigger::Known);
@@ -241,6 +245,9 @@ impl ReceiverSession {
                 format!("not connected: prefill rank {}; {}", names(&|s| s.link.is_none()), self.hint)
             }
             _ if self.lent.is_none() => "waiting for pages from the caller".into(),
+            _ if self.sources.values().all(Source::is_complete) => {
+                format!("pages are still touched by prefill rank {}", names(&|s| !s.is_quiet()))
+            }
             _ => format!("waiting for prefill rank {}", names(&|s| !s.is_complete())),
         }
     }
@@ -258,13 +265,20 @@ impl Session for ReceiverSession {
         let Some((party, source)) = self.at(link).filter(|_| id == our_id) else { return };
         let result = match frame {
             RoomFrame::Offer(offer) => {
-                source.offer = Some(offer.clone());
-                self.course.progress(now);
+                // Said again, it does not keep the deadline away.
+                if source.offer.replace(offer.clone()).is_none() {
+                    self.course.progress(now);
+                }
                 Ok(())
+            }
+            RoomFrame::ChunkDone { .. } if wanted.is_none() => {
+                Err(Fault::new(ErrorKind::Protocol, "chunk done before any grant"))
             }
             RoomFrame::ChunkDone { tokens, layers } if source.done.is_none() => {
                 let result = source.progress.advance(tokens, layers.as_ref());
-                self.course.progress(now);
+                if !tokens.is_empty() {
+                    self.course.progress(now);
+                }
                 self.course.step(now, Trigger::Started);
                 result.map_err(|error| Fault::caused_by(ErrorKind::Protocol, "chunk done", error))
             }

@@ -24,6 +24,8 @@ pub struct SenderSession {
     retransmits: u32,
     /// The ranks that will all have to grant, as the first `Join` named them.
     expected: Vec<Rank>,
+    /// Those that came after the end and were told of it.
+    told_late: Vec<Party>,
     destinations: BTreeMap<LinkId, Destination>,
     work: Work,
     offer: Option<Offer>,
@@ -91,6 +93,7 @@ impl SenderSession {
             write_bytes,
             retransmits,
             expected: Vec::new(),
+            told_late: Vec::new(),
             destinations: BTreeMap::new(),
             work: Work::default(),
             offer: None,
@@ -103,17 +106,23 @@ impl SenderSession {
         if self.course.state().is_terminal() {
             let ended = || self.course.refusal(ErrorKind::Protocol, "the room has ended".into());
             let cause = self.course.cause().unwrap_or_else(ended);
+            if !self.told_late.contains(&party) {
+                self.told_late.push(party);
+            }
             return self.refuse(link, id, cause);
         }
         let mut destinations = destinations.to_vec();
         destinations.sort_unstable();
-        if self.expected.is_empty() {
-            self.expected.clone_from(&destinations);
+        destinations.dedup();
+        let others = self.destinations.values().map(|other| other.joined);
+        if others.clone().any(|other| (other.link, other.id) == (link, id)) {
+            return; // repeated
         }
-        let has_joined = self.destinations.values().any(|other| other.joined.party.rank == party.rank);
+        let has_joined = others.clone().any(|other| other.party.rank == party.rank);
+        let differs = !self.expected.is_empty() && self.expected != destinations;
         let broken = if has_joined {
             Some(format!("duplicate room: rank {} has joined it already", party.rank))
-        } else if self.expected != destinations {
+        } else if differs {
             Some(format!(
                 "destinations differ: {} were named before, {} now",
                 self.expected.len(),
@@ -125,15 +134,17 @@ impl SenderSession {
             None
         };
         if let Some(detail) = broken {
+            let cause = self.course.refusal(ErrorKind::Protocol, detail.clone());
             // Somebody who is waited for will not come: nobody else has to wait for it.
             if !has_joined && self.expected.contains(&party.rank) {
-                let fault = Fault::new(ErrorKind::Protocol, detail.as_str());
+                let fault = Fault::new(ErrorKind::Protocol, detail);
                 self.course.fail(now, fault, Origin::Peer(party));
                 self.conclude(now);
             }
-            let cause = self.course.refusal(ErrorKind::Protocol, detail);
+            let cause = self.course.cause().unwrap_or(cause);
             return self.refuse(link, id, cause);
         }
+        self.expected = destinations;
         self.destinations.insert(link, Destination::new(joined));
         self.course.progress(now);
         if let Some(offer) = &self.offer {
@@ -143,13 +154,13 @@ impl SenderSession {
 
     /// A receiver lends pages; `pairing` is made from both layouts.
     pub fn grant(&mut self, now: Instant, link: LinkId, id: GrantId, grant: &Grant, pairing: Arc<Pairing>) {
+        if self.course.state().is_terminal() {
+            return; // it has been told, or will be when everything has settled
+        }
         let Some(destination) = self.destinations.get_mut(&link).filter(|d| d.joined.id == id) else {
             let cause = self.course.refusal(ErrorKind::Protocol, "grant without join".into());
             return self.refuse(link, id, cause);
         };
-        if self.course.state().is_terminal() {
-            return; // it has been told, or will be when everything has settled
-        }
         if destination.lent.is_some() {
             let party = destination.joined.party;
             let fault = Fault::new(ErrorKind::Protocol, "granted twice");
@@ -174,7 +185,7 @@ impl SenderSession {
         if self.course.state().is_terminal() {
             return;
         }
-        for Destination { joined, .. } in self.destinations.values() {
+        for Destination { joined, .. } in self.destinations.values().filter(|d| !d.down && !d.done_sent) {
             self.course.send(joined.link, joined.id, RoomFrame::Offer(offer.clone()));
         }
         self.offer = Some(offer);
@@ -232,7 +243,7 @@ impl SenderSession {
     pub fn settled(&mut self, now: Instant, link: LinkId, op: OpId, settlement: Settlement) -> u64 {
         let Some(destination) = self.destinations.get_mut(&link) else { return 0 };
         let Some(job) = destination.settled(op) else { return 0 };
-        let bytes = job.bytes;
+        let (bytes, party) = (job.bytes, destination.joined.party);
         match settlement {
             Settlement::Landed => {
                 destination.landed(&job);
@@ -245,6 +256,9 @@ impl SenderSession {
                     let detail = format!("write {} arrived damaged {times} times", op.0);
                     self.course.fail_here(now, Fault::new(ErrorKind::Corrupted, detail));
                 }
+            }
+            Settlement::Broken(fault) if fault.kind == ErrorKind::PeerLost => {
+                self.course.fail(now, fault, Origin::Peer(party));
             }
             Settlement::Broken(fault) => {
                 self.course.fail_here(now, fault);
@@ -260,10 +274,10 @@ impl SenderSession {
             && self.destinations.get(&link).is_some_and(|d| d.may_have_writes(&self.work))
     }
 
-    /// Receivers that joined, if others that should have did not: what a
+    /// Receivers that know of the end, if others that should have joined did not: what a
     /// [`Lobby`](super::Lobby) has to know of a room that failed early.
     pub fn joined_early(&self) -> Option<Vec<Party>> {
-        let joined = self.destinations.values().map(|d| d.joined.party);
+        let joined = self.destinations.values().map(|d| d.joined.party).chain(self.told_late.iter().copied());
         (self.expected.is_empty() || self.destinations.len() < self.expected.len()).then(|| joined.collect())
     }
 
@@ -392,10 +406,9 @@ impl SenderSession {
             self.course.send(link, id, RoomFrame::Done(Done { tokens, ops, bytes, payload }));
             destination.done_sent = true;
         }
-        let over = |d: &Destination| d.done_sent && d.is_settled();
         if self.course.state() == KVPoll::Transferring
             && total.is_some()
-            && self.destinations.values().all(over)
+            && self.destinations.values().all(Destination::is_over)
         {
             self.course.step(now, Trigger::Delivered);
         }
@@ -474,7 +487,7 @@ impl Session for SenderSession {
     fn link_down(&mut self, now: Instant, link: LinkId, _quiesced: bool, fault: Fault) {
         let Some(destination) = self.destinations.get_mut(&link) else { return };
         destination.down = true;
-        let (over, party) = (destination.done_sent && destination.is_settled(), destination.joined.party);
+        let (over, party) = (destination.is_over(), destination.joined.party);
         if !over {
             self.course.fail(now, fault, Origin::Peer(party));
         }
