@@ -96,6 +96,8 @@ pub mod layout;
 pub mod memory;
 mod poll;
 pub mod session;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod transport;
 pub mod wire;
 

@@ -1,0 +1,10 @@
+//! The rules of a room, tried on virtual time with seeded chance.
+
+mod aborts;
+mod calls;
+mod deadlines;
+mod flaws;
+mod joins;
+mod links;
+mod transfers;
+mod walks;
