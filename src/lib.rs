@@ -114,6 +114,7 @@ pub use ids::{
 };
 pub use poll::{KVPoll, Release};
 
-#[cfg(doctest)]
+// The README's programs use the default features.
+#[cfg(all(doctest, feature = "bootstrap", feature = "tcp"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -39,7 +39,7 @@ fn ci_runs_the_readme_commands() {
 #[test]
 fn readme_code_is_compiled_with_the_documentation() {
     let library = read("src/lib.rs");
-    let is_included = library.contains("#[cfg(doctest)]\n#[doc = include_str!(\"../README.md\")]");
+    let is_included = library.contains("#[doc = include_str!(\"../README.md\")]");
     assert!(is_included, "src/lib.rs does not include README.md for doctests");
 }
 
