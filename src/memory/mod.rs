@@ -5,7 +5,8 @@
 //! - `cursor.rs`: how far an operation has come in a list of extents
 //! - `mark.rs`: readiness marks of the producer
 //! - `alloc.rs`: page-aligned process memory for pools
-//! - `host.rs`: ordinary process memory: copies, checksums
+//! - `host.rs`: ordinary process memory: copies
+//! - `read.rs`: checksums of pages
 //! - `socket.rs`: vectored socket calls straight from and into extents
 //!
 //! # Law
@@ -20,12 +21,16 @@ mod alloc;
 mod cursor;
 pub(crate) mod host;
 mod mark;
+#[cfg(feature = "tcp")]
+pub(crate) mod read;
+#[cfg(feature = "tcp")]
 mod socket;
 mod table;
 
 pub use alloc::HostBuffer;
 pub(crate) use cursor::{Body, Cursor};
 pub use mark::{HostTrigger, Mark};
+#[cfg(feature = "tcp")]
 pub(crate) use socket::{MAX_VECTORS, SocketError, Vectors};
 pub(crate) use table::{RegionTable, Regions};
 

@@ -8,7 +8,7 @@ use super::worker::News;
 use crate::checksum::Crc32c;
 use crate::ids::LinkId;
 use crate::layout::Extent;
-use crate::memory::{Body, Cursor, RegionTable, Regions, SocketError, Vectors, host};
+use crate::memory::{Body, Cursor, RegionTable, Regions, SocketError, Vectors, read};
 use crate::transport::TransportError;
 use crate::transport::grants::{Begin, Grants, TooManyGaps};
 use crate::transport::mailbox::Mailbox;
@@ -213,7 +213,7 @@ impl Inbound {
         };
         let landed = (count as u64).min(left);
         if payload.header.payload_crc.is_some() {
-            host::checksum(body, landed, &mut payload.sum)?;
+            read::checksum(body, landed, &mut payload.sum)?;
         }
         cursor.advance(&self.extents, landed);
         payload.left -= landed;

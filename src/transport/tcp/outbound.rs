@@ -7,7 +7,7 @@ use super::{NAME, config::TcpConfig};
 use crate::checksum::Crc32c;
 use crate::ids::{GrantId, OpId};
 use crate::layout::{Extent, Piece};
-use crate::memory::{Body, Cursor, MemoryError, RegionTable, Regions, SocketError, Vectors, host};
+use crate::memory::{Body, Cursor, MemoryError, RegionTable, Regions, SocketError, Vectors, read};
 use crate::transport::TransportError;
 use crate::wire::DataHeader;
 use std::collections::VecDeque;
@@ -204,7 +204,7 @@ impl Sending {
             Integrity::Off => None,
             Integrity::Crc32c => {
                 let mut sum = Crc32c::new();
-                host::checksum(body, job.bytes.into(), &mut sum)?;
+                read::checksum(body, job.bytes.into(), &mut sum)?;
                 Some(sum.finish())
             }
         };
@@ -214,7 +214,7 @@ impl Sending {
         head[..DataHeader::BYTES].copy_from_slice(&header.encode());
         let mut head_len = DataHeader::BYTES;
         if fault.strikes() {
-            head_len += host::peek(body, &mut head[DataHeader::BYTES..])?;
+            head_len += read::peek(body, &mut head[DataHeader::BYTES..])?;
             head[DataHeader::BYTES] ^= 0x10;
         }
         Ok((head, head_len))
