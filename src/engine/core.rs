@@ -10,7 +10,7 @@ use super::links::{Link, Pools};
 use super::rooms::{Key, Rooms};
 use super::shared::Shared;
 use super::slot::Slot;
-use super::targets::Targets;
+use super::targets::{Farewell, Targets};
 use super::wake::WaitSet;
 use crate::bootstrap::Registration;
 use crate::error::{ErrorKind, Fault};
@@ -268,6 +268,11 @@ impl Core {
             Side::Decode => {
                 let Some(receiver) = self.rooms.remove_receiver(key.1) else { return };
                 for wanted in receiver.wanted.values() {
+                    if let Some(cause) = receiver.session.cause() {
+                        let (id, destinations) =
+                            (receiver.session.id(), receiver.session.destinations().to_vec());
+                        self.targets.give_up(&wanted.candidates, Farewell { id, destinations, cause });
+                    }
                     self.targets.unwant(&wanted.candidates, key.1);
                 }
                 shared.counters.ended(&receiver.session);

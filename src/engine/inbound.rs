@@ -34,7 +34,7 @@ impl Core {
                         shared.counters.damaged.fetch_add(1, Ordering::Relaxed);
                         Settlement::Damaged
                     }
-                    Err(error) => Settlement::Broken(Fault::caused_by(ErrorKind::Transport, "write", error)),
+                    Err(error) => Settlement::Broken(Fault::caused_by(kind_of(&error), "write", error)),
                 };
                 let Some(room) = self.rooms.senders.get_mut(&grant.room) else { return };
                 let bytes = room.session.settled(now, link, op, settlement);
@@ -236,5 +236,15 @@ impl Core {
         if let Some(link) = self.links.get_mut(&link) {
             link.heard = now;
         }
+    }
+}
+
+/// Whose account a failed write goes on.
+fn kind_of(error: &TransportError) -> ErrorKind {
+    match error {
+        TransportError::Closed { .. }
+        | TransportError::Disconnected { .. }
+        | TransportError::NotConnected(_) => ErrorKind::PeerLost,
+        _ => ErrorKind::Transport,
     }
 }

@@ -5,10 +5,11 @@ use super::links::Link;
 use super::rooms::Wanted;
 use super::shared::Shared;
 use super::sources::{self, Source, Sources};
-use super::targets::{Candidates, Reach};
+use super::targets::{Candidates, Farewell, Reach};
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{LinkId, Rank, Room, Side};
 use crate::session::{Session, SourceLink};
+use crate::wire::{Frame, RoomFrame};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -96,7 +97,11 @@ impl Core {
 
     /// A link knows its peer's pools: whoever waits for it goes on.
     pub(super) fn link_up(&mut self, shared: &Shared, now: Instant, id: LinkId) {
-        let Some((candidates, waiting)) = self.targets.up(id) else { return };
+        let Some((candidates, waiting, farewells)) = self.targets.up(id) else { return };
+        for Farewell { id: room, destinations, cause } in farewells {
+            self.send(id, &Frame::Room { id: room, frame: RoomFrame::Join { destinations } });
+            self.send(id, &Frame::Room { id: room, frame: RoomFrame::Abort(cause) });
+        }
         for room in waiting {
             let Some(receiver) = self.rooms.receivers.get(&room) else { continue };
             let wanted = receiver.wanted.iter().find(|(_, wanted)| wanted.candidates == candidates);

@@ -1,8 +1,9 @@
 //! Peers this side has to reach: tried address by address, then again with a growing pause.
 
-use crate::ids::{LinkId, Room};
+use crate::ids::{GrantId, LinkId, Rank, Room};
+use crate::wire::Cause;
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Addresses of one peer that this engine has a transport for, in order of preference.
@@ -24,6 +25,16 @@ pub(super) struct Target {
     failures: u32,
     /// What went wrong last.
     pub(super) last_error: Option<String>,
+    /// Receivers that gave up while they waited: their senders have to hear of it.
+    farewells: VecDeque<Farewell>,
+}
+
+/// What is owed to the sender of a receiver that gave up before it was reached.
+#[derive(Clone, Debug)]
+pub(super) struct Farewell {
+    pub(super) id: GrantId,
+    pub(super) destinations: Vec<Rank>,
+    pub(super) cause: Cause,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -43,16 +54,28 @@ impl Targets {
             at: 0,
             failures: 0,
             last_error: None,
+            farewells: VecDeque::new(),
         });
         target.waiting.insert(room);
         target
+    }
+
+    /// A room has ended before its source was reached, and with what cause.
+    pub(super) fn give_up(&mut self, candidates: &Candidates, farewell: Farewell) {
+        if let Some(target) = self.targets.get_mut(candidates) {
+            if target.farewells.len() == MAX_FAREWELLS {
+                target.farewells.pop_front(); // its sender has a deadline of its own
+            }
+            target.farewells.push_back(farewell);
+        }
     }
 
     /// A room has ended or was served.
     pub(super) fn unwant(&mut self, candidates: &Candidates, room: Room) {
         if let Some(target) = self.targets.get_mut(candidates) {
             target.waiting.remove(&room);
-            if target.waiting.is_empty() && matches!(target.state, Reach::Pause(_)) {
+            let is_idle = target.waiting.is_empty() && target.farewells.is_empty();
+            if is_idle && matches!(target.state, Reach::Pause(_)) {
                 self.targets.remove(candidates);
             }
         }
@@ -77,12 +100,14 @@ impl Targets {
         }
     }
 
-    /// The peer answered: the pauses start anew. Gives the rooms that waited for it.
-    pub(super) fn up(&mut self, link: LinkId) -> Option<(Candidates, BTreeSet<Room>)> {
+    /// The peer answered: the pauses start anew. Gives the rooms that wait for it, and those that waited.
+    pub(super) fn up(&mut self, link: LinkId) -> Option<(Candidates, BTreeSet<Room>, VecDeque<Farewell>)> {
         let candidates = self.by_link.get(&link)?;
         let target = self.targets.get_mut(candidates)?;
         (target.failures, target.last_error) = (0, None);
-        Some((candidates.clone(), std::mem::take(&mut target.waiting)))
+        let (waiting, farewells) =
+            (std::mem::take(&mut target.waiting), std::mem::take(&mut target.farewells));
+        Some((candidates.clone(), waiting, farewells))
     }
 
     /// The link ended, or could not be made; answers the rooms that wait for this peer.
@@ -124,5 +149,6 @@ impl Targets {
     }
 }
 
+const MAX_FAREWELLS: usize = 4096;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

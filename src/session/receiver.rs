@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, Fault, KVTransferError, Origin};
 use crate::ids::{GrantId, GroupId, LinkId, OpId, Party, Rank};
 use crate::layout::{PageList, Share};
 use crate::poll::{KVPoll, Release};
-use crate::wire::{Grant, Offer, RoomFrame};
+use crate::wire::{Cause, Grant, Offer, RoomFrame};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -165,6 +165,16 @@ impl ReceiverSession {
     /// Whether pages were lent.
     pub fn lent(&self) -> Option<&Lent> {
         self.lent.as_ref()
+    }
+
+    /// Every decode rank that joins the same senders.
+    pub fn destinations(&self) -> &[Rank] {
+        &self.destinations
+    }
+
+    /// Why the room failed, as it is told to others.
+    pub fn cause(&self) -> Option<Cause> {
+        self.course.cause()
     }
 
     /// Its grant.

@@ -40,6 +40,7 @@ impl<T> Mailbox<T> {
         self.queue.pop()
     }
 
+    #[cfg(any(test, feature = "tcp"))]
     /// Messages waiting.
     pub(super) fn len(&self) -> usize {
         self.queue.len()

@@ -206,3 +206,11 @@ pub(crate) fn misuse_is_answered_at_once_and_touches_no_room(network: &Network) 
     assert_eq!(bare.sender(Room(1), RoomOptions::default()).unwrap_err(), UsageError::NoLayout);
     assert_eq!(receiver.release(), Release::Safe);
 }
+
+pub(crate) fn a_receiver_that_gave_up_while_connecting_still_ends_its_sender(network: &Network) {
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let sender = prefill.sender(5);
+    decode.receiver(5, &prefill).abort("client gone");
+    assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+    assert_eq!(&*sender.error().unwrap().detail, "client gone");
+}

@@ -46,6 +46,7 @@ engines! {
         pools_that_differ_fail_both_ends_and_name_the_field
         another_model_or_rank_is_refused_by_name
         a_peer_that_is_not_there_is_named_when_the_deadline_passes
+        a_receiver_that_gave_up_while_connecting_still_ends_its_sender
         misuse_is_answered_at_once_and_touches_no_room;
     driving:
         an_engine_without_thread_runs_on_its_descriptor_alone
