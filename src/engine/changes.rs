@@ -10,7 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A room that changed, as it is now. Several changes of a room between two looks are one.
+/// A room that changed, as it is now. Several changes of a room between two looks are one, and none is
+/// reported twice: each room ends once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Change {
@@ -67,7 +68,11 @@ impl Feed {
         for _ in 0..self.changed.len() {
             let Some(slot) = self.changed.pop() else { break };
             slot.is_changed.store(false, Ordering::Release); // before reading: as above
-            out.push(Change::of(&slot));
+            let change = Change::of(&slot);
+            // A change may have been read with the one before it, and is then not news.
+            if slot.reported.lock().replace(change) != Some(change) {
+                out.push(change);
+            }
         }
         if !self.changed.is_empty() {
             self.bell.write();

@@ -4,6 +4,7 @@
 //! Order of stores: error, details, release, poll. A reader that loads `poll` first therefore sees an
 //! error with `Failed`, and `Safe` with `Success`.
 
+use super::changes::Change;
 use crate::error::KVTransferError;
 use crate::ids::{Generation, Rank, Room, Side};
 use crate::poll::{KVPoll, Release};
@@ -34,6 +35,8 @@ pub(crate) struct Slot {
     pub(crate) is_dirty: AtomicBool,
     /// On the change feed, waiting to be read.
     pub(crate) is_changed: AtomicBool,
+    /// What the change feed has told last.
+    pub(crate) reported: Mutex<Option<Change>>,
     pub(crate) abort_detail: Mutex<Option<String>>,
 }
 
@@ -75,6 +78,7 @@ impl Slot {
             abort: AtomicBool::new(false),
             is_dirty: AtomicBool::new(false),
             is_changed: AtomicBool::new(false),
+            reported: Mutex::default(),
             abort_detail: Mutex::default(),
         })
     }

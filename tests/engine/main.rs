@@ -33,6 +33,7 @@ engines! {
         a_fully_cached_prompt_moves_nothing_but_its_payload
         an_abort_reaches_the_other_end_with_its_reason
         a_room_number_has_one_live_use
+        a_small_room_does_not_wait_for_a_large_one
         a_prompt_longer_than_what_was_lent_fails_both_ends_before_a_byte_moves;
     failures:
         a_sender_without_receiver_ends_by_itself_and_says_why

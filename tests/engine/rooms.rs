@@ -1,7 +1,9 @@
 //! Rooms from both ends.
 
-use crate::bed::{CANARY, Network, PATIENCE, block_on};
-use kvferry::{Accepted, Chunk, ErrorKind, Finish, Grant, KVPoll, Release, UsageError};
+use crate::bed::{CANARY, Network, Node, PATIENCE, block_on};
+use kvferry::{
+    Accepted, Chunk, Config, Engine, ErrorKind, Finish, Grant, KVPoll, Place, Release, UsageError,
+};
 
 pub(crate) fn a_chunked_prompt_arrives_byte_for_byte(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 64), network.node("decode", 64));
@@ -102,4 +104,34 @@ pub(crate) fn a_prompt_longer_than_what_was_lent_fails_both_ends_before_a_byte_m
     assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
     assert_eq!(receiver.error().unwrap().kind, ErrorKind::Layout);
     assert!(decode.is_filled_with(CANARY, 0) && decode.is_filled_with(CANARY, 1));
+}
+
+pub(crate) fn a_small_room_does_not_wait_for_a_large_one(network: &Network) {
+    let mut config = Config::default();
+    config.limits.write_bytes = 16 << 10;
+    config.limits.in_flight_bytes = 64 << 10;
+    let pages = 20_000_u32;
+    let builder = Engine::builder(Place::alone("prefill")).model("test").config(config).manual_progress();
+    let prefill = Node::with(builder.boxed_transport(network.transport("prefill")).build().unwrap(), pages);
+    let decode = network.node("decode", pages);
+    let all: Vec<u32> = (0..pages - 1).rev().collect();
+    let (large, small) = (prefill.sender(1), prefill.sender(2));
+    let (to_large, to_small) = (decode.receiver(1, &prefill), decode.receiver(2, &prefill));
+    decode.lend(&to_large, 0..(pages - 1) * 4, &all);
+    decode.lend(&to_small, 0..4, &[pages - 1]);
+    while large.granted().is_none() || small.granted().is_none() {
+        prefill.engine.progress_or_wait(PATIENCE).unwrap();
+    }
+    // Nothing moves but in these turns, and each moves one window at most.
+    prefill.send_all(&large, (pages - 1) * 4, (pages - 1) * 4, &all);
+    prefill.send_all(&small, 4, 4, &[pages - 1]);
+    while !small.poll().is_terminal() {
+        prefill.engine.progress_or_wait(PATIENCE).unwrap();
+    }
+    assert_eq!(small.poll(), KVPoll::Success, "{:?}", small.error());
+    assert_eq!(large.poll(), KVPoll::Transferring, "the large room was served first");
+    while !large.poll().is_terminal() {
+        prefill.engine.progress_or_wait(PATIENCE).unwrap();
+    }
+    assert_eq!(to_large.wait(PATIENCE), KVPoll::Success, "{:?}", to_large.error());
 }
