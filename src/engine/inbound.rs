@@ -34,7 +34,7 @@ impl Core {
                         shared.counters.damaged.fetch_add(1, Ordering::Relaxed);
                         Settlement::Damaged
                     }
-                    Err(error) => Settlement::Broken(Fault::caused_by(kind_of(&error), "write", error)),
+                    Err(error) => Settlement::Broken(self.broken_write(link, error)),
                 };
                 let Some(room) = self.rooms.senders.get_mut(&grant.room) else { return };
                 let bytes = room.session.settled(now, link, op, settlement);
@@ -232,19 +232,20 @@ impl Core {
         }
     }
 
+    /// Why a write could not be made. If that is because its link has ended, the news of which may come
+    /// later, then for the link's reason.
+    fn broken_write(&self, link: LinkId, error: TransportError) -> Fault {
+        use TransportError::{Closed, Disconnected, NotConnected};
+        if !matches!(error, Closed { .. } | Disconnected { .. } | NotConnected(_)) {
+            return Fault::caused_by(ErrorKind::Transport, "write", error);
+        }
+        let reason = self.links.get(&link).and_then(|link| link.reason.clone());
+        reason.unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error))
+    }
+
     fn hear(&mut self, now: Instant, link: LinkId) {
         if let Some(link) = self.links.get_mut(&link) {
             link.heard = now;
         }
-    }
-}
-
-/// Whose account a failed write goes on.
-fn kind_of(error: &TransportError) -> ErrorKind {
-    match error {
-        TransportError::Closed { .. }
-        | TransportError::Disconnected { .. }
-        | TransportError::NotConnected(_) => ErrorKind::PeerLost,
-        _ => ErrorKind::Transport,
     }
 }

@@ -167,7 +167,8 @@ impl Core {
                 let write =
                     Write { op: job.op, grant: job.id, piece: job.piece.clone(), source, destination };
                 match self.transports[link.transport].write(id, &write) {
-                    Err(TransportError::Full) => return Posted::Full,
+                    // A link that is gone takes no more: its end is on the way here, with the reason.
+                    Err(TransportError::Full | TransportError::NotConnected(_)) => return Posted::Full,
                     Err(error) => Err(Fault::caused_by(ErrorKind::Transport, "write", error)),
                     Ok(()) => Ok(()),
                 }
