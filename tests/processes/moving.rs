@@ -1,0 +1,39 @@
+//! Transfers that go well.
+
+use crate::program::{Program, SMALL};
+
+#[test]
+fn every_shape_arrives_byte_for_byte() {
+    let shapes: [&[&str]; 4] = [
+        &["--shape=llama-8b", "--layers=3", "--tokens=100"],
+        &["--shape=llama-70b", "--layers=2", "--tokens=64"],
+        &["--shape=deepseek-mla", "--layers=4", "--tokens=130"],
+        &["--layers=2", "--kv-heads=3", "--head-dim=20", "--page-tokens=1", "--dtype-bytes=1", "--tokens=33"],
+    ];
+    for shape in shapes {
+        let mut prefill = Program::prefill(&[shape, &["--repeat=2", "--chunk-tokens=24"]].concat());
+        let decode = Program::decode(&prefill.url(), &[shape, &["--repeat=2"]].concat());
+        let (received, sent) = (decode.succeed(), prefill.succeed());
+        assert_eq!(received["verified"], 2, "{received}");
+        assert_eq!((&sent["rooms"], &sent["failed"]), (&2.into(), &serde_json::json!([])), "{sent}");
+        assert_eq!(sent["bytes"].as_u64(), received["bytes"].as_u64().map(|bytes| 2 * bytes), "{sent}");
+    }
+}
+
+#[test]
+fn several_requests_at_once_arrive_byte_for_byte() {
+    let options = [SMALL, &["--requests=5", "--repeat=3"]].concat();
+    let mut prefill = Program::prefill(&[&options[..], &["--chunk-tokens=7"]].concat());
+    let decode = Program::decode(&prefill.url(), &options);
+    assert_eq!(decode.succeed()["verified"], 3);
+    assert_eq!(prefill.succeed()["rooms"], 15);
+}
+
+#[test]
+fn a_plain_socket_is_measured_in_the_same_run() {
+    let mut prefill = Program::prefill(SMALL);
+    let decode = Program::decode(&prefill.url(), &[SMALL, &["--compare-socket"]].concat());
+    let received = decode.succeed();
+    assert!(received["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{received}");
+    prefill.succeed();
+}
