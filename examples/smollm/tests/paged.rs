@@ -2,28 +2,16 @@
 #![allow(unsafe_code, reason = "copies pages as a transfer library does, by address")]
 #![expect(clippy::unwrap_used, reason = "a test, its helper functions too")]
 
+mod tiny;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::{ptr, thread};
 
-use anyhow::Result;
-use candle_core::{Device, Tensor};
 use kvferry_smollm::generate::{Chunk, decode, prefill};
-use kvferry_smollm::model::{Config, Model};
+use kvferry_smollm::model::Model;
 use kvferry_smollm::pool::{Kind, Lending, PagePool, Sequence};
-
-const CONFIG: Config = Config {
-    vocabulary: 97,
-    hidden: 24,
-    feed_forward: 40,
-    layers: 3,
-    heads: 6,
-    kv_heads: 2,
-    head_dim: 4,
-    context: 128,
-    rope_base: 10_000.0,
-    norm_epsilon: 1e-5,
-};
+use tiny::{CONFIG, model};
 
 #[test]
 fn page_size_and_places_do_not_change_logits() {
@@ -223,22 +211,8 @@ fn sequence(page_tokens: usize, seed: u64) -> Sequence {
     pool.allocate(tokens).unwrap()
 }
 
-fn model() -> Model {
-    let mut state = 1_u32;
-    let mut random = || {
-        // The constants of Numerical Recipes; good enough for weights.
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    let fetch = |_: &str, shape: &[usize]| -> Result<Tensor> {
-        let values: Vec<f32> = (0..shape.iter().product()).map(|_| random()).collect();
-        Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
-    };
-    Model::new(CONFIG, fetch).unwrap()
-}
-
 fn prompt() -> Vec<u32> {
-    (0_u32..).map(|i| i * i * 7 % 96).take(PROMPT_TOKENS).collect()
+    tiny::prompt(PROMPT_TOKENS)
 }
 
 fn chunk(tokens: usize) -> NonZeroUsize {
