@@ -11,3 +11,10 @@ pub const QUESTIONS: [&str; 4] = [
     "What are three good habits for learning a new language? Give a reason for each.",
     "Describe how bread is made, from the grain in the field to the loaf on the table.",
 ];
+
+/// Returns the prompts of further requests: the questions, then single paragraphs of [`ALICE`] to be
+/// continued.
+pub fn more() -> impl Iterator<Item = String> {
+    let paragraphs = ALICE.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty());
+    QUESTIONS.into_iter().map(crate::text::chat).chain(paragraphs.map(str::to_owned))
+}
