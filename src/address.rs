@@ -69,7 +69,7 @@ pub enum AddressError {
         text: String,
     },
     /// A name did not resolve.
-    #[error("resolving {host} failed: {source}")]
+    #[error("resolving {host} failed")]
     Resolve {
         /// The name.
         host: String,

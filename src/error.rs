@@ -5,8 +5,8 @@ use crate::poll::KVPoll;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The cause below a failure, kept for `std::error::Error::source`.
-type Source = Arc<dyn std::error::Error + Send + Sync>;
+/// The error below a failure.
+type Below = Arc<dyn std::error::Error + Send + Sync>;
 
 /// Why a transfer failed, in which state, after how long, and on whose account. Cheap to clone.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,9 +25,9 @@ pub struct KVTransferError {
     pub origin: Origin,
     /// The exact fact.
     pub detail: Arc<str>,
-    /// The lower layer's error, if it arose in this process.
-    #[source]
-    pub source: Option<Source>,
+    /// The lower layer's error, if it arose in this process. Its text is part of the detail, so it is no
+    /// `source` in the sense of `std::error::Error`: chains would print it twice.
+    pub cause: Option<Below>,
 }
 
 /// A cause before it is known to whom it happens: what lower layers hand up.
@@ -39,7 +39,7 @@ pub struct Fault {
     /// The exact fact.
     pub detail: Arc<str>,
     /// The lower layer's error.
-    pub source: Option<Source>,
+    pub cause: Option<Below>,
 }
 
 /// The moment at which a room failed.
@@ -143,16 +143,22 @@ impl KVTransferError {
 impl Fault {
     /// A fault without an error below it.
     pub fn new(kind: ErrorKind, detail: impl Into<Arc<str>>) -> Self {
-        Self { kind, detail: detail.into(), source: None }
+        Self { kind, detail: detail.into(), cause: None }
     }
 
-    /// A fault caused by `source`, whose text is kept in the detail.
+    /// A fault caused by `error`, whose text, with that of the causes below it, is kept in the detail.
     pub fn caused_by(
         kind: ErrorKind,
         what: &str,
-        source: impl std::error::Error + Send + Sync + 'static,
+        error: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Self { kind, detail: format!("{what}: {source}").into(), source: Some(Arc::new(source)) }
+        let mut detail = format!("{what}: {error}");
+        let mut below = std::error::Error::source(&error);
+        while let Some(cause) = below {
+            detail.push_str(&format!(": {cause}"));
+            below = cause.source();
+        }
+        Self { kind, detail: detail.into(), cause: Some(Arc::new(error)) }
     }
 
     pub(crate) fn at(self, moment: Moment, origin: Origin) -> KVTransferError {
@@ -164,7 +170,7 @@ impl Fault {
             kind: self.kind,
             origin,
             detail: self.detail,
-            source: self.source,
+            cause: self.cause,
         }
     }
 }

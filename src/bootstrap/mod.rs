@@ -132,7 +132,7 @@ pub enum BootstrapError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The address to listen on is taken, or not this host's.
-    #[error("binding {address} failed: {source}")]
+    #[error("binding {address} failed")]
     Bind {
         /// The address.
         address: String,

@@ -115,7 +115,7 @@ pub enum BuildError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A descriptor or thread could not be made.
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed")]
     Io {
         /// The call.
         what: &'static str,

@@ -71,7 +71,7 @@ pub enum TransportError {
     #[error("payload damaged on the way")]
     Corrupted,
     /// A system call failed.
-    #[error("{name}: {op} failed: {source}")]
+    #[error("{name}: {op} failed")]
     Io {
         /// The transport.
         name: &'static str,
