@@ -36,8 +36,6 @@ pub struct Limits {
     pub retransmits: u32,
     /// Bytes of the payload given to `finish` or `offer`.
     pub payload_bytes: usize,
-    /// Bytes of one control message.
-    pub control_bytes: u32,
     /// Answers kept for rooms that ended, so that late frames are answered and not adopted.
     pub tombstones: usize,
 }
@@ -96,7 +94,7 @@ impl Config {
                 return Err(ConfigError { field, value: 0, rule: "longer than 0" });
             }
         }
-        if liveness.timeout < liveness.interval * 2 {
+        if liveness.timeout < liveness.interval.saturating_mul(2) {
             let value = u64::try_from(liveness.timeout.as_millis()).unwrap_or(u64::MAX);
             return Err(ConfigError { field: "liveness.timeout", value, rule: "at least two intervals" });
         }
@@ -125,10 +123,6 @@ impl Config {
             let value = limits.payload_bytes as u64;
             return Err(ConfigError { field: "limits.payload_bytes", value, rule: "at most 1 MiB" });
         }
-        if !(64 << 10..=16 << 20).contains(&limits.control_bytes) {
-            let value = u64::from(limits.control_bytes);
-            return Err(ConfigError { field: "limits.control_bytes", value, rule: "from 64 KiB to 16 MiB" });
-        }
         Ok(())
     }
 }
@@ -155,7 +149,6 @@ impl Default for Limits {
             write_bytes: 512 << 10,
             retransmits: 3,
             payload_bytes: 64 << 10,
-            control_bytes: 16 << 20,
             tombstones: 65_536,
         }
     }

@@ -9,9 +9,10 @@ use super::usage::BuildError;
 use super::wake::Doorbell;
 use super::{Engine, Inner, Place};
 use crate::bootstrap::Directory;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::ids::{Instance, Party, Side};
 use crate::transport::Transport;
+use crate::wire::MAX_NAME;
 use crossbeam::queue::SegQueue;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -94,6 +95,17 @@ impl EngineBuilder {
         config.check()?;
         if transports.is_empty() {
             return Err(BuildError::NoTransport);
+        }
+        for (what, name) in [("the group's name", &place.group), ("the model's name", &model)] {
+            if name.len() > MAX_NAME {
+                return Err(BuildError::NameTooLong { what, bytes: name.len(), limit: MAX_NAME });
+            }
+        }
+        let largest = transports.iter().map(|transport| transport.caps().max_write).min();
+        if let Some(largest) = largest.filter(|largest| config.limits.write_bytes > *largest) {
+            let (field, value) = ("limits.write_bytes", config.limits.write_bytes);
+            tracing::error!(largest, "writes are larger than a transport takes");
+            return Err(ConfigError { field, value, rule: "at most what every transport takes" }.into());
         }
         if !place.sizes.holds(place.rank) {
             return Err(BuildError::Rank { rank: place.rank, sizes: place.sizes });

@@ -67,7 +67,8 @@ impl Feed {
         // Bounded by what is there now, so that a busy engine cannot hold the caller.
         for _ in 0..self.changed.len() {
             let Some(slot) = self.changed.pop() else { break };
-            slot.is_changed.store(false, Ordering::Release); // before reading: as above
+            // A swap, so that either this sees the change or whoever makes it queues the slot again.
+            slot.is_changed.swap(false, Ordering::AcqRel);
             let change = Change::of(&slot);
             // A change may have been read with the one before it, and is then not news.
             if slot.reported.lock().replace(change) != Some(change) {

@@ -9,7 +9,7 @@ use crate::config::Deadlines;
 use crate::error::ErrorKind;
 use crate::ids::{Attempt, Room, Side};
 use crate::memory::Mark;
-use crate::session::{Adopted, ReceiverSession, SenderSession};
+use crate::session::{Adopted, Parked, ReceiverSession, SenderSession};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,14 +30,11 @@ impl Core {
             Command::OpenSender { slot, attempt, deadlines } => {
                 return self.open_sender(shared, now, slot, attempt, deadlines);
             }
-            Command::OpenReceiver { slot, id, from, deadlines, announced } => {
+            Command::OpenReceiver { slot, id, from, deadlines, layers } => {
                 let rank = shared.place.rank;
                 let party = shared.party(Side::Decode);
-                let layers = announced.layers.clone();
                 let session = ReceiverSession::new(now, id, party, deadlines, vec![rank], layers);
-                self.rooms
-                    .receivers
-                    .insert(slot.room, ReceiverRoom::new(Arc::clone(&slot), session, announced, from));
+                self.rooms.receivers.insert(slot.room, ReceiverRoom::new(Arc::clone(&slot), session, from));
                 self.resolve(shared, now, slot.room);
                 return self.grant_wish(shared, now, &slot);
             }
@@ -106,15 +103,21 @@ impl Core {
         if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {
             sender.session.fail_for(now, &cause);
         }
-        for frame in parked {
-            self.sender_frame(shared, now, frame.link, frame.id, frame.frame);
+        for Parked { link, party, id, frame, .. } in parked {
+            if self.rooms.sender_of(&slot).is_some() {
+                self.sender_frame(shared, now, link, id, frame);
+            } else {
+                // It ended over the frames before: these are answered like any late one.
+                let answers = self.lobby.frame(now, link, party, id, frame, 0);
+                self.answer(answers);
+            }
         }
         self.follow_up(shared, now, (Side::Prefill, room), News::All);
         self.grant_wish(shared, now, &slot);
     }
 
     fn reject(&mut self, shared: &Shared, now: Instant, room: Room, attempt: Attempt, detail: String) {
-        if self.rooms.senders.contains_key(&room) {
+        if self.rooms.senders.get(&room).is_some_and(|sender| sender.attempt == attempt) {
             return; // it has a sender, which decides for itself
         }
         let cause = shared.cause(ErrorKind::Rejected, detail);

@@ -16,9 +16,9 @@ use crate::bootstrap::Registration;
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{LinkId, Party, RegionId, Side};
 use crate::layout::Extent;
-use crate::memory::Region;
+use crate::memory::{Mark, Region};
 use crate::poll::Release;
-use crate::session::{Action, Lobby};
+use crate::session::{Action, Lobby, Session};
 use crate::transport::{Event, Transport, Wait};
 use std::collections::BTreeMap;
 use std::io;
@@ -44,6 +44,7 @@ pub(super) struct Core {
     /// Source and destination of the write in hand, kept for their capacity.
     pub(super) extents: (Vec<Extent>, Vec<Extent>),
     pub(super) pings: u64,
+    is_closed: bool,
     events: Vec<Event>,
     actions: Vec<Action>,
     housekeeping: Option<Instant>,
@@ -78,6 +79,7 @@ impl Core {
             woken: Vec::new(),
             extents: (Vec::new(), Vec::new()),
             pings: 0,
+            is_closed: false,
             events: Vec::new(),
             actions: Vec::new(),
             housekeeping: None,
@@ -86,6 +88,9 @@ impl Core {
 
     /// Does all that can be done now and answers how much that was.
     pub(super) fn turn(&mut self, shared: &Shared, now: Instant) -> usize {
+        if self.is_closed {
+            return 0;
+        }
         let mut did = self.take_commands(shared, now);
         did += self.take_wishes(shared, now);
         did += self.take_events(shared, now);
@@ -103,6 +108,9 @@ impl Core {
 
     /// When `turn` has to be called at the latest.
     pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.is_closed {
+            return None;
+        }
         let deadlines = [self.rooms.deadline(), self.targets.deadline(), self.housekeeping];
         deadlines.into_iter().flatten().min()
     }
@@ -147,7 +155,6 @@ impl Core {
 
     /// The engine ends: every room fails, on both ends.
     pub(super) fn fail_all(&mut self, shared: &Shared, now: Instant) {
-        self.registration = None;
         for key in self.rooms.keys() {
             if let Some(session) = self.rooms.session(key) {
                 session.fail(now, Fault::new(ErrorKind::ShuttingDown, "the engine is closing"));
@@ -166,6 +173,7 @@ impl Core {
 
     /// Lets go of every descriptor and of all memory lent.
     pub(super) fn let_go(&mut self) {
+        self.is_closed = true;
         self.links.clear();
         self.transports.clear();
         self.regions.clear();
@@ -185,7 +193,7 @@ impl Core {
     fn take_wishes(&mut self, shared: &Shared, now: Instant) -> usize {
         let mut did = 0;
         while let Some(slot) = shared.dirty.pop() {
-            slot.is_dirty.store(false, Ordering::Release); // before looking: a later wish comes again
+            slot.is_dirty.swap(false, Ordering::AcqRel); // before looking: a later wish comes again
             self.grant_wish(shared, now, &slot);
             did += 1;
         }
@@ -220,31 +228,32 @@ impl Core {
         did
     }
 
+    /// Chunks whose marks are ready may be read from now on.
     fn check_marks(&mut self, shared: &Shared, now: Instant) {
         let marked: Vec<_> = self.rooms.marked.iter().copied().collect();
         for room in marked {
             let Some(sender) = self.rooms.senders.get_mut(&room) else { continue };
-            let mut abandoned = false;
+            let (before, mut is_abandoned) = (sender.marks.len(), false);
             sender.marks.retain(|(chunk, marks)| {
-                abandoned |= marks.iter().any(crate::memory::Mark::is_abandoned);
-                let ready = marks.iter().all(crate::memory::Mark::is_ready);
-                if ready {
+                is_abandoned |= marks.iter().any(Mark::is_abandoned);
+                let is_ready = marks.iter().all(Mark::is_ready);
+                if is_ready {
                     sender.session.ready(now, *chunk);
                 }
-                !ready
+                !is_ready
             });
+            if is_abandoned {
+                let detail = "a readiness mark was dropped before it was signalled";
+                sender.session.fail(now, Fault::new(ErrorKind::Aborted, detail));
+                sender.marks.clear();
+            }
+            let is_news = sender.marks.len() < before;
             if sender.marks.is_empty() {
                 self.rooms.marked.remove(&room);
             }
-            if abandoned {
-                let fault =
-                    Fault::new(ErrorKind::Aborted, "a readiness mark was dropped before it was signalled");
-                if let Some(session) = self.rooms.session((Side::Prefill, room)) {
-                    session.fail(now, fault);
-                }
-                self.rooms.marked.remove(&room);
+            if is_news {
+                self.follow_up(shared, now, (Side::Prefill, room), News::All);
             }
-            self.follow_up(shared, now, (Side::Prefill, room), News::All);
         }
     }
 

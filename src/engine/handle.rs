@@ -10,7 +10,7 @@ use crate::poll::KVPoll;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -92,13 +92,7 @@ impl Drop for Handle {
 
 /// Runs a future on this thread, for so long at most.
 fn block_on<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
+    let waker = WAKER.with(Waker::clone);
     let mut future = pin!(future);
     let end = clock::now().checked_add(timeout);
     loop {
@@ -111,4 +105,17 @@ fn block_on<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> 
             None => thread::park(),
         }
     }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    /// One a thread, so that a slot keeps one however often the thread waits.
+    static WAKER: Waker = Arc::new(Unpark(thread::current())).into();
 }

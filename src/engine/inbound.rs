@@ -64,7 +64,8 @@ impl Core {
 
     fn connected(&mut self, shared: &Shared, now: Instant, transport: usize, id: LinkId) {
         let caps = self.transports[transport].caps();
-        self.links.entry(id).or_insert_with(|| Link::new(now, transport, caps)).heard = now;
+        let link = self.links.entry(id).or_insert_with(|| Link::new(now, transport, caps));
+        (link.is_connected, link.heard) = (true, now);
         let place = &shared.place;
         self.send(
             id,
@@ -175,6 +176,9 @@ impl Core {
                 room.session.join(now, JoinedLink { link: id, party, id: grant, peer_counts }, &destinations);
                 room.path = Some(self.transports[link.transport].name());
                 link.rooms.insert(key);
+            }
+            RoomFrame::Grant(_) if !room.session.receivers().any(|known| known == (id, grant)) => {
+                room.session.refuse_stranger(id, grant);
             }
             RoomFrame::Grant(body) => {
                 let Grant { epoch, source_epoch, .. } = body;

@@ -16,6 +16,8 @@ pub(super) struct Link {
     /// Which of the engine's transports it belongs to.
     pub(super) transport: usize,
     pub(super) caps: Caps,
+    /// Frames may be sent.
+    pub(super) is_connected: bool,
     pub(super) peer: Option<Peer>,
     pub(super) pools: Option<Pools>,
     /// Rooms that end with it.
@@ -62,6 +64,7 @@ impl Link {
         Self {
             transport,
             caps,
+            is_connected: false,
             peer: None,
             pools: None,
             rooms: BTreeSet::new(),

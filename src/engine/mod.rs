@@ -186,22 +186,23 @@ impl Engine {
         let shared = self.open()?;
         let mut core = shared.core.lock();
         layout.check(|region| core.regions.get(&region).map(Region::len))?;
-        let alive = shared.live.lock().len();
-        if alive > 0 {
-            return Err(UsageError::RoomsAlive(alive));
-        }
         let digest = layout.digest();
         let epoch = core.announced.as_ref().map_or(1, |announced| announced.epoch + 1);
         let announced = Arc::new(Announced::new(epoch, layout));
-        core.announced = Some(Arc::clone(&announced));
-        *shared.announced.write() = Some(announced);
+        let live = shared.live.lock(); // rooms are made under it
+        if !live.is_empty() {
+            return Err(UsageError::RoomsAlive(live.len()));
+        }
+        *shared.announced.write() = Some(Arc::clone(&announced));
+        drop(live);
+        core.announced = Some(announced);
         let links: Vec<_> = core.links.keys().copied().collect();
         links.into_iter().for_each(|link| core.announce(link));
+        let mut former = None;
         if let Some(directory) = &shared.directory {
-            core.registration = None; // the old record goes first
             let place = &shared.place;
             let addresses = core.addresses();
-            core.registration = Some(directory.register(RankRecord {
+            former = core.registration.replace(directory.register(RankRecord {
                 group: place.group.clone(),
                 sizes: place.sizes,
                 rank: place.rank,
@@ -212,6 +213,7 @@ impl Engine {
             }));
         }
         drop(core);
+        drop(former); // may wait for the directory; the new record has taken its place
         shared.bell.ring();
         Ok(())
     }
@@ -222,8 +224,7 @@ impl Engine {
     /// The room is in use, too many rooms are, there is no layout yet, or the engine is closed.
     pub fn sender(&self, room: Room, options: RoomOptions) -> Result<KVSender, UsageError> {
         let shared = self.open()?;
-        let announced = shared.announced()?;
-        let slot = shared.claim(Side::Prefill, room, options.tag)?;
+        let (slot, announced) = shared.claim(Side::Prefill, room, options.tag)?;
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         shared.command(Command::OpenSender { slot: Arc::clone(&slot), attempt: options.attempt, deadlines });
         Ok(KVSender::new(Arc::clone(shared), slot, announced))
@@ -232,7 +233,8 @@ impl Engine {
     /// Decode: the same request, fed by `sources`.
     ///
     /// # Errors
-    /// The room is in use, too many rooms are, there is no layout yet, or the engine is closed.
+    /// The room is in use, too many rooms are, the sources cannot be, there is no layout yet, or the
+    /// engine is closed.
     pub fn receiver(
         &self,
         room: Room,
@@ -240,22 +242,23 @@ impl Engine {
         options: RoomOptions,
     ) -> Result<KVReceiver, UsageError> {
         let shared = self.open()?;
-        let announced = shared.announced()?;
-        let slot = shared.claim(Side::Decode, room, options.tag)?;
+        sources.check()?;
+        let (slot, announced) = shared.claim(Side::Decode, room, options.tag)?;
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         let id = GrantId { room, attempt: options.attempt, generation: slot.generation };
-        let (of, announces) = (Arc::clone(&slot), Arc::clone(&announced));
+        let layers = announced.layers.clone();
         shared.command(Command::OpenReceiver {
-            slot: of,
+            slot: Arc::clone(&slot),
             id,
             from: sources,
             deadlines,
-            announced: announces,
+            layers,
         });
         Ok(KVReceiver::new(Arc::clone(shared), slot, announced))
     }
 
-    /// Fails a room that will get no sender here (a refused request), so that nobody waits for it.
+    /// Fails an attempt of a room that will get no sender here (a refused request), so that nobody waits
+    /// for it. Nothing if it has one.
     ///
     /// # Errors
     /// [`UsageError::Closed`].

@@ -28,12 +28,13 @@ impl Core {
         match action {
             Action::Send { link, id, frame } => self.send(link, &Frame::Room { id, frame }),
             Action::Admit { link: id, .. } => self.admit(key, id),
-            Action::Revoke { link, id } => match self.links.get(&link) {
-                Some(found) => self.transports[found.transport].revoke(link, id),
-                // The link has ended, and its transport is not known any more; each answers for all
-                // links it ever had.
-                None => self.revoke_on_ended(key, link, id),
-            },
+            Action::Revoke { link, id } => {
+                // Also of a link that has ended: its transport answers for it all the same.
+                let receiver = self.rooms.receivers.get(&key.1);
+                if let Some(&transport) = receiver.and_then(|room| room.transports.get(&link)) {
+                    self.transports[transport].revoke(link, id);
+                }
+            }
             Action::Fence { link } => {
                 let fault = Fault::new(ErrorKind::Timeout, "the peer did not vouch for pages in time");
                 self.end_link(link, fault);
@@ -42,17 +43,24 @@ impl Core {
     }
 
     pub(super) fn send(&mut self, id: LinkId, frame: &Frame) {
-        let Some(link) = self.links.get(&id) else { return };
-        // A link that cannot take the frame is closed by its transport, and `LinkDown` tells the rest.
-        if let Err(error) = self.transports[link.transport].send_control(id, frame.encode()) {
-            tracing::debug!(link = %id, %error, "control frame not sent");
+        let Some(link) = self.links.get(&id).filter(|link| link.is_connected) else { return };
+        let transport = &mut self.transports[link.transport];
+        match transport.send_control(id, frame.encode()) {
+            Ok(()) => {}
+            Err(error @ TransportError::TooLarge { .. }) => {
+                // The peer would wait for it in vain.
+                tracing::error!(link = %id, %error, "control frame does not fit the transport");
+                transport.disconnect(id);
+            }
+            // The link has ended, or is ended by its transport: `LinkDown` tells the rest.
+            Err(error) => tracing::debug!(link = %id, %error, "control frame not sent"),
         }
     }
 
     /// Tells one peer our pools.
     pub(super) fn announce(&mut self, id: LinkId) {
         let Some(announced) = self.announced.clone() else { return };
-        let Some(link) = self.links.get(&id) else { return };
+        let Some(link) = self.links.get(&id).filter(|link| link.is_connected) else { return };
         let transport = &mut self.transports[link.transport];
         let mut regions: Vec<_> = announced.layout.entries.iter().map(|entry| entry.region).collect();
         regions.sort_unstable();
@@ -74,10 +82,9 @@ impl Core {
     /// A ping on links that were silent, an end to those that stayed so.
     pub(super) fn beat(&mut self, shared: &Shared, now: Instant) {
         let liveness = &shared.config.liveness;
-        let silent = self
-            .links
-            .iter()
-            .filter(|(_, link)| now - link.heard >= liveness.interval && link.reason.is_none());
+        let silent = self.links.iter().filter(|(_, link)| {
+            now - link.heard >= liveness.interval && link.reason.is_none() && link.is_connected
+        });
         let silent: Vec<_> = silent.map(|(id, link)| (*id, now - link.heard)).collect();
         for (id, silence) in silent {
             if silence >= liveness.timeout {
@@ -199,13 +206,5 @@ impl Core {
         let Ok(pairing) = link.pairing_from_peer(&ours) else { return };
         let admission = Admission::new(pairing, share.clone(), lent.tokens.clone(), Arc::clone(&lent.pages));
         self.transports[link.transport].admit(id, room.session.id(), Arc::new(admission));
-    }
-
-    fn revoke_on_ended(&mut self, key: Key, link: LinkId, id: crate::ids::GrantId) {
-        let path = self.rooms.receivers.get(&key.1).and_then(|room| room.path);
-        let transport = self.transports.iter_mut().find(|transport| Some(transport.name()) == path);
-        if let Some(transport) = transport {
-            transport.revoke(link, id);
-        }
     }
 }

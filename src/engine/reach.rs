@@ -59,7 +59,11 @@ impl Core {
         };
         match found {
             Ok(None) => {
-                self.rooms.unresolved.insert(room);
+                // Nothing anybody waits for has changed; a new room still needs its timer.
+                if self.rooms.unresolved.insert(room) {
+                    self.follow_up(shared, now, key, News::All);
+                }
+                return;
             }
             Ok(Some(sources)) => {
                 receiver.unresolved = None;
@@ -148,6 +152,7 @@ impl Core {
         let fault = fault.or_else(|| link.pairing_from_peer(&ours).err());
         link.rooms.insert((Side::Decode, room));
         receiver.path = Some(self.transports[link.transport].name());
+        receiver.transports.insert(id, link.transport);
         // Joined even where it cannot work: so the sender hears of it at once.
         receiver.session.source_up(now, rank, source);
         if let Some(fault) = fault {

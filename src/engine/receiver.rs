@@ -12,7 +12,7 @@ use crate::error::KVTransferError;
 use crate::ids::{Generation, Rank, Room};
 use crate::poll::{KVPoll, Release};
 use crate::session::Lent;
-use crate::wire::Offer;
+use crate::wire::{MAX_PAGES, Offer};
 use bytes::Bytes;
 use std::future::Future;
 use std::sync::Arc;
@@ -51,6 +51,10 @@ impl KVReceiver {
         for (group, rows) in &rows {
             lists.push((*group, self.announced.rows(*group, rows)?));
         }
+        let pages = lists.iter().map(|(_, list)| list.indices.len()).sum();
+        if pages > MAX_PAGES {
+            return Err(UsageError::TooManyPages { pages, limit: MAX_PAGES });
+        }
         if self.has_granted.swap(true, Ordering::AcqRel) {
             return Err(UsageError::AlreadyGranted);
         }
@@ -62,7 +66,7 @@ impl KVReceiver {
     /// the receiver was made.
     ///
     /// # Errors
-    /// [`UsageError::Closed`].
+    /// [`UsageError::Forked`].
     pub fn set_dp(&self, dp: u32) -> Result<Accepted, UsageError> {
         let Some((shared, slot)) = self.handle.open()? else { return Ok(Accepted::Ended) };
         shared.command(Command::SetDp { slot, dp });

@@ -1,10 +1,9 @@
 //! The room tables of an engine, and the timers of its rooms.
 
-use super::layouts::Announced;
 use super::slot::{Details, Granted, Slot};
 use super::sources::Sources;
 use super::targets::Candidates;
-use crate::ids::{Attempt, Rank, Room, Side};
+use crate::ids::{Attempt, LinkId, Rank, Room, Side};
 use crate::memory::Mark;
 use crate::poll::KVPoll;
 use crate::session::{ReceiverSession, SenderSession, Session};
@@ -32,12 +31,13 @@ pub(super) struct SenderRoom {
 pub(super) struct ReceiverRoom {
     pub(super) slot: Arc<Slot>,
     pub(super) session: ReceiverSession,
-    pub(super) announced: Arc<Announced>,
     /// Where its sources come from, until they are known.
     pub(super) unresolved: Option<Sources>,
     /// Sources known and not yet connected.
     pub(super) wanted: BTreeMap<Rank, Wanted>,
     pub(super) path: Option<&'static str>,
+    /// Which transport each of its links belongs to, or did.
+    pub(super) transports: BTreeMap<LinkId, usize>,
     armed: Option<Instant>,
 }
 
@@ -77,14 +77,17 @@ impl SenderRoom {
 }
 
 impl ReceiverRoom {
-    pub(super) fn new(
-        slot: Arc<Slot>,
-        session: ReceiverSession,
-        announced: Arc<Announced>,
-        from: Sources,
-    ) -> Self {
+    pub(super) fn new(slot: Arc<Slot>, session: ReceiverSession, from: Sources) -> Self {
         let unresolved = Some(from);
-        Self { slot, session, announced, unresolved, wanted: BTreeMap::new(), path: None, armed: None }
+        Self {
+            slot,
+            session,
+            unresolved,
+            wanted: BTreeMap::new(),
+            path: None,
+            transports: BTreeMap::new(),
+            armed: None,
+        }
     }
 
     fn details(&self) -> Details {
@@ -94,12 +97,11 @@ impl ReceiverRoom {
         } else {
             Vec::new()
         };
-        let layers = self.announced.layers.iter();
         Details {
             offer: session.offered().cloned(),
             payloads,
             waiting_for: session.waiting_for(),
-            layers_ready: layers.map(|&layer| (layer, session.ready_tokens_of(layer))).collect(),
+            layers_ready: session.ready_by_layer(),
             figures: Some(session.figures()),
             path: self.path,
             ..Details::default()

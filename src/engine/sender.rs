@@ -39,7 +39,7 @@ impl KVSender {
     /// Tells the decode side what the request will be, so that it can lend the right pages.
     ///
     /// # Errors
-    /// [`UsageError::PayloadTooLarge`], [`UsageError::Closed`].
+    /// [`UsageError::PayloadTooLarge`], [`UsageError::Forked`].
     pub fn offer(&self, offer: Offer<'_>) -> Result<Accepted, UsageError> {
         let Some((shared, slot)) = self.handle.open()? else { return Ok(Accepted::Ended) };
         let Offer { tokens, complete, payload } = offer;

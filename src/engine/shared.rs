@@ -55,45 +55,14 @@ pub(super) struct Shared {
 /// What handles ask for.
 #[derive(Debug)]
 pub(super) enum Command {
-    Chunk {
-        slot: Arc<Slot>,
-        chunk: Chunk,
-        marks: Vec<Mark>,
-    },
-    Finish {
-        slot: Arc<Slot>,
-        finish: Finish,
-        marks: Vec<Mark>,
-    },
-    Grant {
-        slot: Arc<Slot>,
-        lent: Lent,
-    },
-    Offer {
-        slot: Arc<Slot>,
-        offer: Offer,
-    },
-    OpenReceiver {
-        slot: Arc<Slot>,
-        id: GrantId,
-        from: Sources,
-        deadlines: Deadlines,
-        announced: Arc<Announced>,
-    },
-    OpenSender {
-        slot: Arc<Slot>,
-        attempt: Attempt,
-        deadlines: Deadlines,
-    },
-    Reject {
-        room: Room,
-        attempt: Attempt,
-        detail: String,
-    },
-    SetDp {
-        slot: Arc<Slot>,
-        dp: u32,
-    },
+    Chunk { slot: Arc<Slot>, chunk: Chunk, marks: Vec<Mark> },
+    Finish { slot: Arc<Slot>, finish: Finish, marks: Vec<Mark> },
+    Grant { slot: Arc<Slot>, lent: Lent },
+    Offer { slot: Arc<Slot>, offer: Offer },
+    OpenReceiver { slot: Arc<Slot>, id: GrantId, from: Sources, deadlines: Deadlines, layers: Vec<u32> },
+    OpenSender { slot: Arc<Slot>, attempt: Attempt, deadlines: Deadlines },
+    Reject { room: Room, attempt: Attempt, detail: String },
+    SetDp { slot: Arc<Slot>, dp: u32 },
 }
 
 impl Shared {
@@ -131,7 +100,12 @@ impl Shared {
     }
 
     /// Claims a room for a new handle.
-    pub(super) fn claim(&self, side: Side, room: Room, tag: u64) -> Result<Arc<Slot>, UsageError> {
+    pub(super) fn claim(
+        &self,
+        side: Side,
+        room: Room,
+        tag: u64,
+    ) -> Result<(Arc<Slot>, Arc<Announced>), UsageError> {
         let mut live = self.live.lock();
         self.check_open()?; // under the lock: `give_up` finds every slot, or nobody gets one
         if live.get(&(side, room)).is_some_and(|slot| !slot.is_over()) {
@@ -145,8 +119,10 @@ impl Shared {
             Side::Decode => Generation(self.generations.fetch_add(1, Ordering::Relaxed)),
         };
         let slot = Slot::new(side, room, generation, tag);
+        // Under the lock, under which pools change: the room has those it was made with.
+        let announced = self.announced.read().clone().ok_or(UsageError::NoLayout)?;
         live.insert((side, room), Arc::clone(&slot));
-        Ok(slot)
+        Ok((slot, announced))
     }
 
     /// A room is over: its number is free.
@@ -169,10 +145,6 @@ impl Shared {
             self.feed.note(&slot);
             slot.take_wakers().into_iter().for_each(std::task::Waker::wake);
         }
-    }
-
-    pub(super) fn announced(&self) -> Result<Arc<Announced>, UsageError> {
-        self.announced.read().clone().ok_or(UsageError::NoLayout)
     }
 
     /// Whether handles have asked for something that was not looked at.

@@ -52,6 +52,16 @@ pub(crate) struct Details {
     pub(crate) path: Option<&'static str>,
 }
 
+impl Details {
+    /// Whether callers wait for what differs; figures and names are read when wanted.
+    fn shows_other(&self, new: &Self) -> bool {
+        self.offer != new.offer
+            || self.granted != new.granted
+            || self.layers_ready != new.layers_ready
+            || self.payloads != new.payloads
+    }
+}
+
 /// What the decode side has lent to a sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -125,8 +135,9 @@ impl Slot {
         }
         let mut changed = false;
         if let Some(details) = details {
-            *self.details.lock() = details;
-            changed = true;
+            let mut known = self.details.lock();
+            changed |= known.shows_other(&details);
+            *known = details;
         }
         // Release; pairs with the Acquire loads above.
         changed |= self.ready_tokens.swap(ready_tokens, Ordering::Release) != ready_tokens;

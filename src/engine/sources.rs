@@ -1,9 +1,11 @@
 //! Where a receiver's KV comes from.
 
+use super::usage::UsageError;
 use crate::bootstrap::{Directory, GroupInfo, GroupState};
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{GroupSizes, Instance, Rank, Room};
 use crate::layout::Share;
+use std::collections::BTreeSet;
 
 /// Where a receiver's KV comes from.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,6 +40,20 @@ impl Sources {
     /// All KV from the group of this name.
     pub fn group(name: impl Into<String>) -> Self {
         Self::Group { name: name.into(), dp: None }
+    }
+
+    /// Whether a receiver can be made of them.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        let Self::Ranks(sources) = self else { return Ok(()) };
+        if sources.is_empty() {
+            return Err(UsageError::NoSources);
+        }
+        let mut ranks = BTreeSet::new();
+        if let Some(twice) = sources.iter().find(|source| !ranks.insert(source.rank)) {
+            return Err(UsageError::DuplicateSource(twice.rank));
+        }
+        let unsupported = |source: &Source| source.share.as_ref().and_then(Share::unsupported);
+        sources.iter().find_map(unsupported).map_or(Ok(()), |part| Err(UsageError::Share(part)))
     }
 
     /// All KV from one data parallel rank of the group of this name.

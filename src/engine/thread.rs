@@ -3,6 +3,7 @@
 use super::clock;
 use super::core::Core;
 use super::shared::Shared;
+use super::slot::Slot;
 use super::wake::WaitSet;
 use crate::error::ErrorKind;
 use crate::ids::{Rank, Room, Side};
@@ -21,7 +22,10 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct CloseReport {
-    /// Rooms whose pages nobody vouches for, and who may still touch them: that memory must stay mapped.
+    /// Whether everything was run down within the limit. If not, threads may still be at work.
+    pub is_finished: bool,
+    /// Rooms whose pages are not known to be safe, and who may still touch them: that memory must stay
+    /// mapped.
     pub unreleased: Vec<(Side, Room, Vec<Rank>)>,
 }
 
@@ -66,12 +70,13 @@ impl Driver {
         let new = match &self.ended {
             None => run_down(shared, &self.waits),
             // Called from a waker, on the progress thread itself: it ends when that returns.
-            Some((thread, _)) if *thread == thread::current().id() => CloseReport::default(),
+            Some((thread, _)) if *thread == thread::current().id() => shared.unfinished(),
             Some((_, ended)) => {
                 shared.bell.ring();
-                ended.recv_timeout(limit + GRACE).unwrap_or_default()
+                ended.recv_timeout(limit.saturating_add(GRACE)).unwrap_or_else(|_| shared.unfinished())
             }
         };
+        shared.bell.write(); // whoever drives by hand and sleeps
         report.insert(new).clone()
     }
 }
@@ -79,11 +84,7 @@ impl Driver {
 /// Arms everything that can wake the driver. `Busy`: there is work already.
 pub(super) fn prepare_wait(shared: &Shared, core: &mut MutexGuard<'_, Core>) -> Wait {
     shared.bell.arm();
-    if shared.has_work() || core.prepare_wait() == Wait::Busy {
-        shared.bell.disarm();
-        return Wait::Busy;
-    }
-    Wait::Ready
+    if shared.has_work() { Wait::Busy } else { core.prepare_wait() }
 }
 
 fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
@@ -99,7 +100,7 @@ fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
     // A defect here must not leave callers waiting for ever.
     let report = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
         shared.give_up(ErrorKind::Internal, "the progress thread has panicked");
-        CloseReport::default()
+        shared.unfinished()
     });
     // Nobody may be listening any more.
     let _ = ended.send(report);
@@ -115,17 +116,16 @@ fn sleep(shared: &Shared, waits: &WaitSet, limit: Option<Duration>) {
     let until = core.deadline().map(|deadline| deadline.saturating_duration_since(clock::now()));
     drop(core);
     waits.wait(until.into_iter().chain(limit).min());
-    shared.bell.disarm();
 }
 
 /// Fails every room, waits for their pages within the limit, says goodbye, lets go of all descriptors.
 fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
-    let end = clock::now() + *shared.close_limit.lock();
+    let end = clock::now().checked_add(*shared.close_limit.lock());
     loop {
         let mut core = shared.core.lock();
         let did = shared.turn(&mut core);
         core.fail_all(shared, clock::now()); // each time: calls made before the end may have opened more
-        let left = end.saturating_duration_since(clock::now());
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(clock::now()));
         if left.is_zero() || core.rooms.is_empty() && shared.commands.is_empty() {
             break;
         }
@@ -137,15 +137,23 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
     let mut core = shared.core.lock();
     core.say_goodbye();
     shared.turn(&mut core);
-    let mut report = CloseReport::default();
-    for (side, room) in core.rooms.keys() {
-        let ranks = core.rooms.session((side, room)).map(|session| session.waiting_for()).unwrap_or_default();
-        report.unreleased.push((side, room, ranks));
-    }
     core.let_go();
+    let registration = core.registration.take();
     drop(core);
+    let report = CloseReport { is_finished: true, ..shared.unfinished() };
     shared.give_up(ErrorKind::ShuttingDown, "the engine is closed");
+    drop(registration); // may wait for the directory
     report
+}
+
+impl Shared {
+    /// What is not known to be safe now.
+    fn unfinished(&self) -> CloseReport {
+        let slots: Vec<_> = self.live.lock().values().filter(|slot| !slot.is_over()).cloned().collect();
+        let waiting_for = |slot: &Slot| slot.details(|details| details.waiting_for.clone());
+        let unreleased = slots.iter().map(|slot| (slot.side, slot.room, waiting_for(slot))).collect();
+        CloseReport { is_finished: false, unreleased }
+    }
 }
 
 const GRACE: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! Calls that break the rules of an interface. Nothing has changed when one is returned.
 
 use crate::config::ConfigError;
-use crate::ids::{GroupId, RegionId, Room};
+use crate::ids::{GroupId, Rank, RegionId, Room};
 use crate::layout::{LayoutError, PagesError};
 use crate::session::WorkError;
 use crate::transport::TransportError;
@@ -78,6 +78,23 @@ pub enum UsageError {
     /// The same side of this room is alive in this engine.
     #[error("duplicate room: room {0} is in use")]
     RoomInUse(Room),
+    /// Two sources of one rank.
+    #[error("prefill rank {0} is named twice")]
+    DuplicateSource(Rank),
+    /// A receiver needs a source.
+    #[error("no sources")]
+    NoSources,
+    /// A share of something that cannot be shared out in this version.
+    #[error("a share of {0} is not supported")]
+    Share(&'static str),
+    /// More pages than one grant carries.
+    #[error("{pages} pages in one grant, at most {limit}")]
+    TooManyPages {
+        /// Pages and rows given.
+        pages: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A range that ends before it starts.
     #[error("tokens {0:?} end before they start")]
     Reversed(Range<u32>),
@@ -123,6 +140,16 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
+    /// A name that does not fit the wire format.
+    #[error("{what} has {bytes} bytes, at most {limit}")]
+    NameTooLong {
+        /// Which name.
+        what: &'static str,
+        /// Its bytes.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// No transport was given.
     #[error("no transport")]
     NoTransport,
@@ -130,7 +157,7 @@ pub enum BuildError {
     #[error("rank {rank} is outside a group of {sizes}")]
     Rank {
         /// The rank.
-        rank: crate::ids::Rank,
+        rank: Rank,
         /// The group's sizes.
         sizes: crate::ids::GroupSizes,
     },

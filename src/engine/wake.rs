@@ -29,15 +29,11 @@ impl Doorbell {
         }
     }
 
-    /// Makes the next `ring` write. Look for work once more after this, and only then sleep.
+    /// Makes the descriptor unreadable, and the next `ring` write. Look for work once more after this,
+    /// and only then sleep.
     pub(crate) fn arm(&self) {
-        self.armed.store(true, Ordering::SeqCst);
-    }
-
-    /// The sleeper is awake: rings need not write.
-    pub(crate) fn disarm(&self) {
-        self.armed.store(false, Ordering::SeqCst);
         self.clear();
+        self.armed.swap(true, Ordering::SeqCst);
     }
 
     /// Makes the descriptor readable.

@@ -84,9 +84,7 @@ impl Admission {
             return Err(PlanError::Pairs(pairs.clone()).into());
         };
         let is_paged = matches!(pairing.kind(first.source_group), Some(GroupKind::Paged { .. }));
-        // Layers share out pages; the rows of a request are owed whole.
-        let layers = share.layers.as_ref().filter(|_| is_paged);
-        let lent = pairing.pairs_of(first.source_group, layers);
+        let lent = pairing.pairs_of(first.source_group, share.layers.as_ref());
         if pairs.start < lent.start || pairs.end > lent.end {
             return Err(Refusal::Pairs { wanted: pairs.clone(), lent });
         }

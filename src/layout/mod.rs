@@ -172,6 +172,17 @@ impl Share {
     /// Everything both sides hold.
     pub const WHOLE: Self =
         Self { heads: None, layers: None, source: TokenShard::WHOLE, destination: TokenShard::WHOLE };
+
+    /// What of this share pieces cannot express in this version, if anything: parts of heads or tokens.
+    pub fn unsupported(&self) -> Option<&'static str> {
+        if self.heads.is_some() {
+            Some("heads")
+        } else if self.source != TokenShard::WHOLE || self.destination != TokenShard::WHOLE {
+            Some("tokens")
+        } else {
+            None
+        }
+    }
 }
 
 impl TokenShard {

@@ -105,8 +105,9 @@ impl Pairing {
         Some(self.source.group_of(source)?.kind)
     }
 
-    /// The pairs of a group of the source whose layer lies in `layers` (all layers, and pairs without
-    /// one, if none are named). Contiguous, since pairs are sorted by group and layer.
+    /// The pairs of a group of the source whose layer lies in `layers`, all if none are named. Pairs
+    /// without a layer go with the first: with layers counted from 0 exactly one part of a division owns
+    /// them. Contiguous, since pairs are sorted by group and layer, those without one first.
     pub fn pairs_of(&self, source: GroupId, layers: Option<&Range<u32>>) -> Range<u32> {
         let Some(group) = self.group(source) else { return 0..0 };
         let Some(layers) = layers else { return group.pairs.clone() };
@@ -116,8 +117,9 @@ impl Pairing {
             let count = pairs.partition_point(|pair| pair.layer.is_none_or(|layer| layer < end));
             group.pairs.start + u32::try_from(count).expect("pairs are numbered in 32 bits")
         };
-        let start = below(layers.start);
-        start..below(layers.end).max(start)
+        let start = if layers.start == 0 { group.pairs.start } else { below(layers.start) };
+        let end = if layers.is_empty() { start } else { below(layers.end) };
+        start..end.max(start)
     }
 
     fn group(&self, source: GroupId) -> Option<&PairedGroup> {
@@ -310,7 +312,8 @@ mod tests {
         assert_eq!(pairing.pairs_of(GroupId(1), None), 1..5);
         assert_eq!(pairing.pairs_of(GroupId(0), Some(&(1..9))), 7..9);
         assert_eq!(pairing.pairs_of(GroupId(0), Some(&(3..9))), 9..9);
-        assert_eq!(pairing.pairs_of(GroupId(2), Some(&(0..9))), 1..1);
+        assert_eq!(pairing.pairs_of(GroupId(2), Some(&(0..9))), 0..1);
+        assert_eq!(pairing.pairs_of(GroupId(2), Some(&(1..9))), 1..1);
         assert_eq!(pairing.pairs_of(GroupId(9), None), 0..0);
     }
 

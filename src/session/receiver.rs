@@ -153,13 +153,17 @@ impl ReceiverSession {
         self.sources.values().map(|source| source.tokens(state, &lent.tokens)).min().unwrap_or(0)
     }
 
-    /// Tokens in place in this layer.
-    pub fn ready_tokens_of(&self, layer: u32) -> u32 {
-        let Some(lent) = &self.lent else { return 0 };
+    /// Tokens in place in each layer of this rank's pool.
+    pub fn ready_by_layer(&self) -> Vec<(u32, u32)> {
+        let Some(Lent { tokens: wanted, .. }) = &self.lent else { return Vec::new() };
         let all = self.ready_tokens();
-        let owing = self.sources.values().filter(|source| source.share.is_some() && !source.is_complete());
-        let layers = owing.filter_map(|source| source.progress.tokens_of(layer));
-        layers.map(|tokens| tokens.clamp(lent.tokens.start, lent.tokens.end)).min().unwrap_or(all).max(all)
+        let owing: Vec<_> =
+            self.sources.values().filter(|source| source.share.is_some() && !source.is_complete()).collect();
+        let ready = |layer: u32| {
+            let tokens = owing.iter().filter_map(|source| source.progress.tokens_of(layer)).min();
+            tokens.map_or(all, |tokens| tokens.clamp(wanted.start, wanted.end).max(all))
+        };
+        self.layers.iter().map(|&layer| (layer, ready(layer))).collect()
     }
 
     /// Whether pages were lent.

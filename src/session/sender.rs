@@ -158,13 +158,17 @@ impl SenderSession {
             return; // it has been told, or will be when everything has settled
         }
         let Some(destination) = self.destinations.get_mut(&link).filter(|d| d.joined.id == id) else {
-            let cause = self.course.refusal(ErrorKind::Protocol, "grant without join".into());
-            return self.refuse(link, id, cause);
+            return self.refuse_stranger(link, id);
         };
         if destination.lent.is_some() {
             let party = destination.joined.party;
             let fault = Fault::new(ErrorKind::Protocol, "granted twice");
             self.course.fail(now, fault, Origin::Peer(party));
+            return self.conclude(now);
+        }
+        if let Some(part) = grant.share.as_ref().and_then(|share| share.unsupported()) {
+            let fault = Fault::new(ErrorKind::Layout, format!("a share of {part} is not supported"));
+            self.course.fail_here(now, fault);
             return self.conclude(now);
         }
         destination.lent = Some(Lent::new(grant, pairing));
@@ -180,6 +184,12 @@ impl SenderSession {
         self.conclude(now);
     }
 
+    /// Answers a grant of a receiver that has not joined.
+    pub fn refuse_stranger(&mut self, link: LinkId, id: GrantId) {
+        let cause = self.course.refusal(ErrorKind::Protocol, "grant without join".into());
+        self.refuse(link, id, cause);
+    }
+
     /// Tells every receiver what the request will be.
     pub fn offer(&mut self, _now: Instant, offer: Offer) {
         if self.course.state().is_terminal() {
@@ -193,7 +203,7 @@ impl SenderSession {
 
     /// Adds a chunk, already checked by an [`Intake`](super::work::Intake).
     pub fn send(&mut self, now: Instant, chunk: Chunk) {
-        self.give(now, |work| work.chunks.push(chunk));
+        self.give(now, |work| work.add(chunk));
     }
 
     /// Ends the work, already checked by an [`Intake`](super::work::Intake).

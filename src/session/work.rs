@@ -109,6 +109,8 @@ impl Intake {
 pub(super) struct Work {
     pub(super) chunks: Vec<Chunk>,
     pub(super) finish: Option<Finish>,
+    /// Last token of any chunk.
+    end: u32,
 }
 
 impl Work {
@@ -125,10 +127,14 @@ impl Work {
         }
     }
 
+    pub(super) fn add(&mut self, chunk: Chunk) {
+        self.end = self.end.max(chunk.tokens.end);
+        self.chunks.push(chunk);
+    }
+
     /// Last token given so far.
     pub(super) fn end(&self) -> u32 {
-        let chunks = self.chunks.iter().map(|chunk| chunk.tokens.end).max();
-        chunks.max(self.finish.as_ref().map(|finish| finish.tokens)).unwrap_or(0)
+        self.finish.as_ref().map_or(self.end, |finish| finish.tokens.max(self.end))
     }
 }
 

@@ -2,12 +2,17 @@
 
 use crate::bed::{Network, Node, PATIENCE, block_on};
 use kvferry::bootstrap::{FixedDirectory, GroupState};
+use kvferry::memory::Mark;
 use kvferry::transport::Wait;
 use kvferry::{
-    Engine, GroupSizes, KVPoll, Offer, Place, Rank, Release, Room, RoomOptions, Side, Sources, UsageError,
+    Chunk, Engine, GroupSizes, KVPoll, Offer, Place, Rank, Release, Room, RoomOptions, Side, Sources,
+    UsageError,
 };
 use rustix::event::{PollFd, PollFlags, poll};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 pub(crate) fn an_engine_without_thread_runs_on_its_descriptor_alone(network: &Network) {
@@ -69,13 +74,13 @@ pub(crate) fn futures_tell_offers_grants_progress_and_ends(network: &Network) {
     assert_eq!((offer.tokens, &offer.payload[..]), (Some(8), &b"eight"[..]));
     decode.lend(&receiver, 0..8, &[5, 6]);
     assert_eq!(block_on(sender.wait_granted()).unwrap().destinations, 1);
-    sender.send(kvferry::Chunk::new(0..6).pages(prefill.kv, &[1, 2])).unwrap();
+    sender.send(Chunk::new(0..6).pages(prefill.kv, &[1, 2])).unwrap();
     assert!(block_on(receiver.wait_ready(6)));
     assert_eq!(
         (receiver.ready_tokens(), receiver.ready_tokens_of(1), receiver.poll()),
         (6, 6, KVPoll::Transferring)
     );
-    sender.send(kvferry::Chunk::new(6..8).pages(prefill.kv, &[2])).unwrap();
+    sender.send(Chunk::new(6..8).pages(prefill.kv, &[2])).unwrap();
     sender.finish(kvferry::Finish::new(8)).unwrap();
     block_on(receiver.finished()).unwrap();
     block_on(sender.finished()).unwrap();
@@ -122,4 +127,67 @@ pub(crate) fn a_wrong_owner_is_refused_by_name(network: &Network) {
     let receiver = decode.engine.receiver(Room(1), from, RoomOptions::default()).unwrap();
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
     assert!(receiver.error().unwrap().detail.contains("wrong rank: dp4"), "{:?}", receiver.error());
+}
+
+pub(crate) fn a_caller_that_drives_by_hand_can_sleep_after_a_ring(network: &Network) {
+    let builder =
+        Engine::builder(Place::alone("decode")).model("test").boxed_transport(network.transport("decode"));
+    let decode = Node::with(builder.manual_progress().build().unwrap(), 8);
+    let fd = decode.engine.driver_fd().unwrap();
+    assert_eq!(decode.engine.prepare_wait().unwrap(), Wait::Ready);
+    decode.engine.reject(Room(3), kvferry::Attempt(0), "rings the bell").unwrap();
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None).unwrap();
+    while decode.engine.progress().unwrap() > 0 || decode.engine.prepare_wait().unwrap() == Wait::Busy {}
+    let nothing = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let readable = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&nothing)).unwrap();
+    assert_eq!(readable, 0, "the descriptor stays readable although there is nothing to do");
+}
+
+pub(crate) fn driving_a_closed_engine_does_nothing(network: &Network) {
+    let prefill = network.node("prefill", 8);
+    let builder =
+        Engine::builder(Place::alone("decode")).model("test").boxed_transport(network.transport("decode"));
+    let decode = Node::with(builder.manual_progress().build().unwrap(), 8);
+    let receiver = decode.receiver(1, &prefill);
+    let nowhere = kvferry::Source::new(Rank::tp(0), vec![network.nobody()]);
+    let lost =
+        decode.engine.receiver(Room(2), Sources::Ranks(vec![nowhere]), RoomOptions::default()).unwrap();
+    decode.engine.progress().unwrap();
+    let report = decode.engine.close(Duration::MAX);
+    assert!(report.is_finished && report.unreleased.is_empty(), "{report:?}");
+    assert_eq!((receiver.poll(), lost.poll()), (KVPoll::Failed, KVPoll::Failed));
+    assert_eq!(decode.engine.progress().unwrap(), 0);
+    assert_eq!(decode.engine.next_deadline(), None);
+}
+
+pub(crate) fn a_room_in_which_nothing_happens_wakes_nobody(network: &Network) {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let (mark, _trigger) = Mark::host();
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    decode.lend(&receiver, 0..4, &[1]);
+    block_on(sender.wait_granted());
+    sender.send(Chunk::new(0..4).pages(prefill.kv, &[1]).ready(&mark)).unwrap();
+    let run = |rooms: std::ops::Range<u64>| {
+        for room in rooms {
+            let (other, its) = (prefill.sender(room), decode.receiver(room, &prefill));
+            decode.lend(&its, 0..4, &[2]);
+            prefill.send_all(&other, 4, 4, &[2]);
+            assert_eq!(other.wait(PATIENCE), KVPoll::Success, "{:?}", other.error());
+        }
+    };
+    run(100..101); // by then the chunk has been taken
+    let wakes = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Arc::clone(&wakes).into();
+    let mut finished = pin!(sender.finished());
+    assert!(finished.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    run(101..200);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+    drop(receiver);
+    assert_eq!(block_on(finished).unwrap_err().kind, kvferry::ErrorKind::Aborted);
 }

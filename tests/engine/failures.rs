@@ -214,3 +214,24 @@ pub(crate) fn a_receiver_that_gave_up_while_connecting_still_ends_its_sender(net
     assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
     assert_eq!(&*sender.error().unwrap().detail, "client gone");
 }
+
+pub(crate) fn sources_that_cannot_be_are_refused_at_once(network: &Network) {
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    let receiver = |sources| decode.engine.receiver(Room(1), Sources::Ranks(sources), RoomOptions::default());
+    let source = || Source::new(kvferry::Rank::tp(0), prefill.engine.addresses());
+    assert_eq!(receiver(vec![]).unwrap_err(), UsageError::NoSources);
+    assert_eq!(
+        receiver(vec![source(), source()]).unwrap_err(),
+        UsageError::DuplicateSource(kvferry::Rank::tp(0))
+    );
+    let mut part = source();
+    part.share.as_mut().unwrap().source.step = 2;
+    assert_eq!(receiver(vec![part]).unwrap_err(), UsageError::Share("tokens"));
+    let receiver = receiver(vec![source()]).unwrap();
+    let many = vec![0_u32; (1 << 20) + 1];
+    let refused = receiver.grant(kvferry::Grant::new(0..4 << 20).pages(decode.kv, &many));
+    assert!(matches!(refused, Err(UsageError::TooManyPages { .. })), "{refused:?}");
+    let long =
+        Engine::builder(Place::alone("x".repeat(257))).boxed_transport(network.transport("long")).build();
+    assert!(matches!(long, Err(kvferry::BuildError::NameTooLong { .. })), "{long:?}");
+}

@@ -48,11 +48,15 @@ engines! {
         another_model_or_rank_is_refused_by_name
         a_peer_that_is_not_there_is_named_when_the_deadline_passes
         a_receiver_that_gave_up_while_connecting_still_ends_its_sender
+        sources_that_cannot_be_are_refused_at_once
         misuse_is_answered_at_once_and_touches_no_room;
     driving:
         an_engine_without_thread_runs_on_its_descriptor_alone
         the_change_feed_names_every_room_that_ended
         futures_tell_offers_grants_progress_and_ends
         a_receiver_waits_until_its_group_and_the_owner_of_its_room_are_known
+        a_caller_that_drives_by_hand_can_sleep_after_a_ring
+        driving_a_closed_engine_does_nothing
+        a_room_in_which_nothing_happens_wakes_nobody
         a_wrong_owner_is_refused_by_name;
 }

@@ -44,16 +44,28 @@ proptest! {
     fn pairs_of_other_layers_are_refused(world in worlds(), start in 0..4_u32, len in 0..4_u32) {
         let mut share = Share::WHOLE;
         share.layers = Some(start..start + len);
-        let is_paged = !is_rows(&world);
         let admission = admission(&world, share, world.piece.positions.clone());
         for pair in world.piece.pairs.clone() {
             let piece = Piece { pairs: pair..pair + 1, ..world.piece.clone() };
             let layer = world.pairing.pairs()[index(pair)].layer.unwrap();
-            let is_owed = !is_paged || (start..start + len).contains(&layer);
+            let is_owed = (start..start + len).contains(&layer);
             let result = admission.extents(&piece, &mut Vec::new());
             prop_assert_eq!(matches!(result, Err(Refusal::Pairs { .. })), !is_owed);
             prop_assert_eq!(result.is_ok(), is_owed);
         }
+    }
+}
+
+#[test]
+fn what_has_no_layer_is_owed_with_the_first_layer_only() {
+    let world = paged_world();
+    let aux = Piece { pairs: 0..1, positions: 0..1 };
+    let lent = vec![(GroupId(1), PageList::new(0, vec![5]))];
+    for (layers, is_owed) in [(0..1, true), (1..2, false), (0..0, false)] {
+        let mut share = Share::WHOLE;
+        share.layers = Some(layers.clone());
+        let admission = Admission::new(world.pairing.clone(), share, 7..8, lent.clone().into());
+        assert_eq!(admission.bytes(&aux).is_ok(), is_owed, "layers {layers:?}");
     }
 }
 

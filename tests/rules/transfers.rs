@@ -95,7 +95,13 @@ fn chunks_may_come_a_layer_at_a_time() {
 }
 
 fn ready(world: &kvferry::sim::World, layer: u32) -> u32 {
-    world.receiver(1, ROOM).map_or(0, |session| session.ready_tokens_of(layer))
+    world.receiver(1, ROOM).map_or(0, |session| {
+        session
+            .ready_by_layer()
+            .into_iter()
+            .find(|(found, _)| *found == layer)
+            .map_or(0, |(_, tokens)| tokens)
+    })
 }
 
 #[test]
