@@ -12,7 +12,7 @@
 //! - `ops.rs`: sets of write numbers
 //! - `work.rs`: what a sender was given to send
 //! - `destination.rs`: one receiver of a sender
-//! - `sender.rs`: the prefill side
+//! - `sender/`: the prefill side
 //! - `source.rs`: one sender of a receiver
 //! - `receiver.rs`: the decode side
 //! - `lobby.rs`: receivers without a sender, before and after

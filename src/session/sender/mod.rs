@@ -1,19 +1,27 @@
 //! The prefill side of a room: grants and chunks in, writes out, then `Done`.
+//!
+//! - `mod.rs`: work in, conclusions
+//! - `joining.rs`: receivers and what they lend
+//! - `writing.rs`: writes out, and how they end
+
+mod joining;
+mod writing;
+
+pub use joining::JoinedLink;
+pub use writing::{Settlement, WriteJob};
 
 use super::course::Course;
-use super::destination::{Destination, Lent};
+use super::destination::Destination;
 use super::phase::Trigger;
 use super::work::{Chunk, Finish, Work};
 use super::{Action, Figures, Session};
 use crate::config::Deadlines;
 use crate::error::{ErrorKind, Fault, KVTransferError, Origin};
-use crate::ids::{GrantId, LinkId, OpId, Party, Rank, Room};
-use crate::layout::{PageList, Pairing, Piece};
+use crate::ids::{GrantId, LinkId, Party, Rank, Room};
 use crate::poll::{KVPoll, Release};
-use crate::wire::{Cause, Done, Grant, Offer, RoomFrame};
+use crate::wire::{Cause, Done, Offer, RoomFrame};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// The prefill side of one room on one rank.
@@ -29,53 +37,6 @@ pub struct SenderSession {
     destinations: BTreeMap<LinkId, Destination>,
     work: Work,
     offer: Option<Offer>,
-}
-
-/// A receiver that has joined, and how it is reached.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[expect(clippy::exhaustive_structs, reason = "made by drivers")]
-pub struct JoinedLink {
-    /// The link it joined over.
-    pub link: LinkId,
-    /// Who it is.
-    pub party: Party,
-    /// Its grant.
-    pub id: GrantId,
-    /// Whether `Done` may be sent before the last write has settled, since the peer counts landed
-    /// writes itself.
-    pub peer_counts: bool,
-}
-
-/// A write to be posted: resolve it into extents, post it, then call [`SenderSession::posted`].
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct WriteJob<'a> {
-    /// Its number.
-    pub op: OpId,
-    /// Its grant.
-    pub id: GrantId,
-    /// What is written.
-    pub piece: &'a Piece,
-    /// Its bytes.
-    pub bytes: u64,
-    /// Which entry is which.
-    pub pairing: &'a Pairing,
-    /// Pages here.
-    pub source: &'a PageList,
-    /// Pages at the peer.
-    pub destination: &'a PageList,
-}
-
-/// How a posted write ended.
-#[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_enums, reason = "the three ways a write ends")]
-pub enum Settlement {
-    /// In place.
-    Landed,
-    /// It arrived damaged and may be posted again.
-    Damaged,
-    /// It cannot be made.
-    Broken(Fault),
 }
 
 impl SenderSession {
@@ -98,96 +59,6 @@ impl SenderSession {
             work: Work::default(),
             offer: None,
         }
-    }
-
-    /// A receiver of this room and attempt has joined, naming all `destinations`.
-    pub fn join(&mut self, now: Instant, joined: JoinedLink, destinations: &[Rank]) {
-        let JoinedLink { link, party, id, .. } = joined;
-        if self.course.state().is_terminal() {
-            let ended = || self.course.refusal(ErrorKind::Protocol, "the room has ended".into());
-            let cause = self.course.cause().unwrap_or_else(ended);
-            if !self.told_late.contains(&party) {
-                self.told_late.push(party);
-            }
-            return self.refuse(link, id, cause);
-        }
-        let mut destinations = destinations.to_vec();
-        destinations.sort_unstable();
-        destinations.dedup();
-        let others = self.destinations.values().map(|other| other.joined);
-        if others.clone().any(|other| (other.link, other.id) == (link, id)) {
-            return; // repeated
-        }
-        let has_joined = others.clone().any(|other| other.party.rank == party.rank);
-        let differs = !self.expected.is_empty() && self.expected != destinations;
-        let broken = if has_joined {
-            Some(format!("duplicate room: rank {} has joined it already", party.rank))
-        } else if differs {
-            Some(format!(
-                "destinations differ: {} were named before, {} now",
-                self.expected.len(),
-                destinations.len()
-            ))
-        } else if destinations.binary_search(&party.rank).is_err() {
-            Some(format!("{party} is not one of the destinations it names"))
-        } else {
-            None
-        };
-        if let Some(detail) = broken {
-            let cause = self.course.refusal(ErrorKind::Protocol, detail.clone());
-            // Somebody who is waited for will not come: nobody else has to wait for it.
-            if !has_joined && self.expected.contains(&party.rank) {
-                let fault = Fault::new(ErrorKind::Protocol, detail);
-                self.course.fail(now, fault, Origin::Peer(party));
-                self.conclude(now);
-            }
-            let cause = self.course.cause().unwrap_or(cause);
-            return self.refuse(link, id, cause);
-        }
-        self.expected = destinations;
-        self.destinations.insert(link, Destination::new(joined));
-        self.course.progress(now);
-        if let Some(offer) = &self.offer {
-            self.course.send(link, id, RoomFrame::Offer(offer.clone()));
-        }
-    }
-
-    /// A receiver lends pages; `pairing` is made from both layouts.
-    pub fn grant(&mut self, now: Instant, link: LinkId, id: GrantId, grant: &Grant, pairing: Arc<Pairing>) {
-        if self.course.state().is_terminal() {
-            return; // it has been told, or will be when everything has settled
-        }
-        let Some(destination) = self.destinations.get_mut(&link).filter(|d| d.joined.id == id) else {
-            return self.refuse_stranger(link, id);
-        };
-        if destination.lent.is_some() {
-            let party = destination.joined.party;
-            let fault = Fault::new(ErrorKind::Protocol, "granted twice");
-            self.course.fail(now, fault, Origin::Peer(party));
-            return self.conclude(now);
-        }
-        if let Some(part) = grant.share.as_ref().and_then(|share| share.unsupported()) {
-            let fault = Fault::new(ErrorKind::Layout, format!("a share of {part} is not supported"));
-            self.course.fail_here(now, fault);
-            return self.conclude(now);
-        }
-        destination.lent = Some(Lent::new(grant, pairing));
-        if let Err(fault) = self.check_ranges() {
-            self.course.fail_here(now, fault);
-        } else if self.is_granted() {
-            self.course.figures.granted = Some(now);
-            self.course.step(now, Trigger::Known);
-            if !self.work.is_empty() {
-                self.course.step(now, Trigger::Started);
-            }
-        }
-        self.conclude(now);
-    }
-
-    /// Answers a grant of a receiver that has not joined.
-    pub fn refuse_stranger(&mut self, link: LinkId, id: GrantId) {
-        let cause = self.course.refusal(ErrorKind::Protocol, "grant without join".into());
-        self.refuse(link, id, cause);
     }
 
     /// Tells every receiver what the request will be.
@@ -217,71 +88,6 @@ impl SenderSession {
             Some(chunk) => chunk.ready = true,
             None => work.finish.iter_mut().for_each(|finish| finish.ready = true),
         });
-    }
-
-    /// The next write for the receiver of this link; the same again until it is
-    /// [`posted`](Self::posted).
-    pub fn next_write(&mut self, now: Instant, link: LinkId) -> Option<WriteJob<'_>> {
-        if self.course.state() != KVPoll::Transferring {
-            return None;
-        }
-        let destination = self.destinations.get_mut(&link).filter(|d| !d.down)?;
-        match destination.next(&self.work, self.write_bytes) {
-            Err(fault) => {
-                self.course.fail_here(now, fault);
-                self.conclude(now);
-                None
-            }
-            Ok(None) => {
-                self.conclude(now); // the last chunk may have had nothing for it
-                None
-            }
-            Ok(Some(_)) => self.write_job(link),
-        }
-    }
-
-    /// The write that [`next_write`](Self::next_write) gave was accepted by the transport.
-    pub fn posted(&mut self, now: Instant, link: LinkId) {
-        if let Some(destination) = self.destinations.get_mut(&link) {
-            destination.posted();
-            self.course.figures.first_byte.get_or_insert(now);
-            self.conclude(now);
-        }
-    }
-
-    /// A posted write is over. Answers its bytes.
-    pub fn settled(&mut self, now: Instant, link: LinkId, op: OpId, settlement: Settlement) -> u64 {
-        let Some(destination) = self.destinations.get_mut(&link) else { return 0 };
-        let Some(job) = destination.settled(op) else { return 0 };
-        let (bytes, party) = (job.bytes, destination.joined.party);
-        match settlement {
-            Settlement::Landed => {
-                destination.landed(&job);
-                self.course.moved(now, job.bytes);
-            }
-            Settlement::Damaged if self.course.state().is_terminal() => {}
-            Settlement::Damaged => {
-                if !destination.repeat(op, job, self.retransmits) {
-                    let times = self.retransmits + 1;
-                    let detail = format!("write {} arrived damaged {times} times", op.0);
-                    self.course.fail_here(now, Fault::new(ErrorKind::Corrupted, detail));
-                }
-            }
-            Settlement::Broken(fault) if fault.kind == ErrorKind::PeerLost => {
-                self.course.fail(now, fault, Origin::Peer(party));
-            }
-            Settlement::Broken(fault) => {
-                self.course.fail_here(now, fault);
-            }
-        }
-        self.conclude(now);
-        bytes
-    }
-
-    /// Whether [`next_write`](Self::next_write) may give something for this link.
-    pub fn may_have_writes(&self, link: LinkId) -> bool {
-        self.course.state() == KVPoll::Transferring
-            && self.destinations.get(&link).is_some_and(|d| d.may_have_writes(&self.work))
     }
 
     /// Receivers that know of the end, if others that should have joined did not: what a
@@ -327,63 +133,6 @@ impl SenderSession {
         }
         self.course.step(now, Trigger::Started); // only from WaitingForInput
         self.conclude(now);
-    }
-
-    /// What was given must meet what was lent, and be refused before a byte moves where it does not.
-    fn check_ranges(&self) -> Result<(), Fault> {
-        let misfit = |detail: String| Err(Fault::new(ErrorKind::Layout, detail));
-        for (destination, lent) in
-            self.destinations.values().filter_map(|d| d.lent.as_ref().map(|lent| (d, lent)))
-        {
-            if destination.is_empty_share() {
-                continue;
-            }
-            let (party, wanted) = (destination.joined.party, &lent.tokens);
-            if let Some(start) = self.work.start()
-                && start > wanted.start
-                && !wanted.is_empty()
-            {
-                return misfit(format!("the first chunk starts at token {start}, {party} wants {wanted:?}"));
-            }
-            if self.work.end() > wanted.end {
-                let end = self.work.end();
-                return misfit(format!("tokens up to {end} were given, {party} lent pages for {wanted:?}"));
-            }
-            let offered = self.offer.as_ref().and_then(|offer| offer.tokens);
-            let total = self.work.finish.as_ref().map(|finish| finish.tokens).or(offered);
-            if let Some(total) = total
-                && total != wanted.end
-            {
-                return misfit(format!("the prompt has {total} tokens, {party} lent pages for {wanted:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn is_granted(&self) -> bool {
-        !self.expected.is_empty()
-            && self.destinations.len() == self.expected.len()
-            && self.destinations.values().all(|d| d.lent.is_some())
-    }
-
-    fn write_job(&self, link: LinkId) -> Option<WriteJob<'_>> {
-        let destination = self.destinations.get(&link)?;
-        let (op, job) = destination.current()?;
-        let (source, lent) = destination.lists(&self.work, job)?;
-        Some(WriteJob {
-            op: *op,
-            id: destination.joined.id,
-            piece: &job.piece,
-            bytes: job.bytes,
-            pairing: destination.pairing()?,
-            source,
-            destination: lent,
-        })
-    }
-
-    fn refuse(&mut self, link: LinkId, id: GrantId, cause: Cause) {
-        self.course.send(link, id, RoomFrame::Failed(cause));
-        self.course.send(link, id, RoomFrame::Quiet);
     }
 
     /// Draws every conclusion that the last event allows.
