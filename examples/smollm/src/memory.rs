@@ -2,7 +2,7 @@
 //!
 //! The law of [`pool`](crate::pool) asks two things of whoever is told where pages lie: to keep the pool
 //! alive, which the regions made here do by owning an [`Arc`] of it, and to take pages back only once
-//! nobody touches them any more, which [`Lent::take_back`] learns from the handle of the transfer.
+//! nobody touches them any more, which `Lent::take_back` learns from the handle of the transfer.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
