@@ -26,7 +26,9 @@ pub struct Limits {
     pub rooms: usize,
     /// Chunks accepted by one sender before `finish`.
     pub chunks_per_room: usize,
-    /// Bytes of frames kept for rooms that have no sender yet, per link.
+    /// Bytes held for rooms that have no sender yet, per link: 512 for each frame, its bytes on the wire,
+    /// and 4 for each page it lends. The default has room for ten thousand receivers that lend a few
+    /// hundred pages each; those beyond it fail with [`ErrorKind::Busy`](crate::ErrorKind::Busy).
     pub parked_bytes: usize,
     /// Bytes posted to one link and not yet settled.
     pub in_flight_bytes: u64,
@@ -144,7 +146,7 @@ impl Default for Limits {
         Self {
             rooms: 65_536,
             chunks_per_room: 65_536,
-            parked_bytes: 4 << 20,
+            parked_bytes: 64 << 20,
             in_flight_bytes: 16 << 20,
             write_bytes: 512 << 10,
             retransmits: 3,

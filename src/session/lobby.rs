@@ -1,26 +1,31 @@
 //! Receivers that come to a room before its sender does, or after it has gone.
 
 use crate::error::ErrorKind;
-use crate::ids::{Attempt, GrantId, LinkId, Party, Room};
-use crate::wire::{Cause, RoomFrame};
+use crate::ids::{Attempt, Generation, GrantId, LinkId, Party, Room};
+use crate::wire::{Cause, Grant, RoomFrame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Keeps what came for rooms without a sender, in bounded space and for a bounded time, and answers
-/// for rooms whose sender has gone. Never creates a room by itself.
+/// for rooms whose sender has gone. Never creates a room by itself. A frame costs a logarithm of what
+/// is kept, whatever room it names.
 #[derive(Debug)]
 pub struct Lobby {
     party: Party,
     patience: Duration,
     parked_bytes: usize,
     max_memories: usize,
-    parked: BTreeMap<Room, Vec<Parked>>,
-    parked_on: BTreeMap<LinkId, usize>,
-    /// Receivers that were told the end, or told it themselves: nothing of theirs is adopted.
-    dead: BTreeSet<(LinkId, GrantId)>,
+    /// In the order of arrival, and so of expiry.
+    waiting: BTreeMap<u64, Waiting>,
+    /// The same by receiver, so that those of an attempt lie together.
+    by_receiver: BTreeSet<(GrantId, u64)>,
+    links: BTreeMap<LinkId, OnLink>,
+    /// Frames parked so far, and how many of them are here.
+    arrivals: u64,
+    frames: usize,
     verdicts: BTreeMap<(Room, Attempt), Verdict>,
-    /// Who gave up before its sender came, and why.
-    aborted: BTreeMap<(Room, Attempt), Vec<GivenUp>>,
+    /// Who gave up before its sender came, and why, in order.
+    aborted: BTreeMap<(Room, Attempt), VecDeque<GivenUp>>,
     memories: VecDeque<(Instant, Memory)>,
 }
 
@@ -36,9 +41,6 @@ pub struct Parked {
     pub id: GrantId,
     /// The frame: a `Join` or a `Grant`.
     pub frame: RoomFrame,
-    /// Its bytes on the wire.
-    bytes: usize,
-    since: Instant,
 }
 
 /// What waited for a sender.
@@ -63,6 +65,29 @@ pub struct Answer {
     pub frame: RoomFrame,
 }
 
+/// A receiver without a sender.
+#[derive(Debug)]
+struct Waiting {
+    link: LinkId,
+    party: Party,
+    id: GrantId,
+    since: Instant,
+    /// What its frames are charged.
+    bytes: usize,
+    join: RoomFrame,
+    /// And when it came.
+    grant: Option<(u64, RoomFrame)>,
+}
+
+/// What came over one link.
+#[derive(Debug, Default)]
+struct OnLink {
+    waiting: BTreeMap<GrantId, u64>,
+    bytes: usize,
+    /// Receivers that were told the end, or told it themselves: nothing of theirs is adopted.
+    dead: BTreeSet<GrantId>,
+}
+
 /// A receiver that gave up before its sender came.
 #[derive(Debug)]
 struct GivenUp {
@@ -77,7 +102,7 @@ struct Verdict {
     cause: Cause,
     since: Instant,
     /// Those who know; when they come again it is for a new use of the room.
-    heard: Vec<Party>,
+    heard: BTreeSet<Party>,
 }
 
 #[derive(Debug)]
@@ -88,16 +113,19 @@ enum Memory {
 }
 
 impl Lobby {
-    /// Keeps frames for `patience`, at most `parked_bytes` of them a link, and `max_memories` ends.
+    /// Keeps frames for `patience`, at most `parked_bytes` of them a link as they are held here, and
+    /// `max_memories` ends.
     pub fn new(party: Party, patience: Duration, parked_bytes: usize, max_memories: usize) -> Self {
         Self {
             party,
             patience,
             parked_bytes,
             max_memories,
-            parked: BTreeMap::new(),
-            parked_on: BTreeMap::new(),
-            dead: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            by_receiver: BTreeSet::new(),
+            links: BTreeMap::new(),
+            arrivals: 0,
+            frames: 0,
             verdicts: BTreeMap::new(),
             aborted: BTreeMap::new(),
             memories: VecDeque::new(),
@@ -114,26 +142,55 @@ impl Lobby {
         frame: RoomFrame,
         bytes: usize,
     ) -> Vec<Answer> {
+        let is_dead = self.links.get(&link).is_some_and(|on| on.dead.contains(&id));
         match frame {
             RoomFrame::Abort(cause) => {
-                self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
+                self.find(link, id).and_then(|order| self.take(order));
                 if self.remember_dead(now, link, id) {
                     let given_up = GivenUp { party, cause, since: now };
-                    self.aborted.entry((id.room, id.attempt)).or_default().push(given_up);
+                    self.aborted.entry((id.room, id.attempt)).or_default().push_back(given_up);
                     self.remember(now, Memory::Aborted(id.room, id.attempt));
                 }
                 vec![Answer { link, id, frame: RoomFrame::Quiet }]
             }
-            _ if self.dead.contains(&(link, id)) => Vec::new(),
+            _ if is_dead => Vec::new(),
+            // Said twice: the first one counts.
+            RoomFrame::Join { .. } if self.find(link, id).is_some() => Vec::new(),
             RoomFrame::Join { .. } => {
                 if let Some(cause) = self.verdict(party, id) {
                     self.remember_dead(now, link, id);
                     return refusal(link, id, cause);
                 }
-                self.park(now, link, party, id, frame, bytes)
+                let bytes = held(&frame, bytes);
+                if let Err(busy) = self.charge(now, link, id, bytes) {
+                    return busy;
+                }
+                let order = self.next();
+                self.links.entry(link).or_default().waiting.insert(id, order);
+                self.by_receiver.insert((id, order));
+                let waiting = Waiting { link, party, id, since: now, bytes, join: frame, grant: None };
+                self.waiting.insert(order, waiting);
+                Vec::new()
             }
-            RoomFrame::Grant(_) if self.is_parked(link, id) => self.park(now, link, party, id, frame, bytes),
-            // A grant whose join was answered, or was never sent.
+            RoomFrame::Grant(mut grant) => {
+                // Nothing is kept of a grant whose join was answered, or was never sent, or of a second one.
+                let Some(order) = self.find(link, id) else { return Vec::new() };
+                if self.waiting.get(&order).is_none_or(|waiting| waiting.grant.is_some()) {
+                    return Vec::new();
+                }
+                grant.pages.iter_mut().for_each(|(_, list)| list.indices.shrink_to_fit());
+                let frame = RoomFrame::Grant(grant);
+                let bytes = held(&frame, bytes);
+                if let Err(busy) = self.charge(now, link, id, bytes) {
+                    return busy;
+                }
+                let came = self.next();
+                if let Some(waiting) = self.waiting.get_mut(&order) {
+                    waiting.bytes += bytes;
+                    waiting.grant = Some((came, frame));
+                }
+                Vec::new()
+            }
             _ => Vec::new(),
         }
     }
@@ -142,11 +199,17 @@ impl Lobby {
     pub fn adopt(&mut self, room: Room, attempt: Attempt) -> Adopted {
         self.verdicts.remove(&(room, attempt));
         let aborted = self.aborted.remove(&(room, attempt)).unwrap_or_default();
-        let parked = self.take(room, |parked| parked.id.attempt == attempt);
-        let has_come_again = |party: &Party| parked.iter().any(|parked| parked.party.rank == party.rank);
-        let aborted =
-            aborted.into_iter().find(|other| !has_come_again(&other.party)).map(|other| other.cause);
-        Adopted { parked, aborted }
+        let waiting = self.take_attempt(room, attempt);
+        let came_again: BTreeSet<_> = waiting.iter().map(|(_, waiting)| waiting.party.rank).collect();
+        let given_up = aborted.into_iter().find(|other| !came_again.contains(&other.party.rank));
+        let mut frames = Vec::with_capacity(waiting.len() * 2);
+        for (order, Waiting { link, party, id, join, grant, .. }) in waiting {
+            frames.push((order, Parked { link, party, id, frame: join }));
+            frames.extend(grant.map(|(order, frame)| (order, Parked { link, party, id, frame })));
+        }
+        frames.sort_unstable_by_key(|(order, _)| *order);
+        let parked = frames.into_iter().map(|(_, parked)| parked).collect();
+        Adopted { parked, aborted: given_up.map(|other| other.cause) }
     }
 
     /// A room that had a sender has ended: late frames of these receivers change nothing.
@@ -164,15 +227,14 @@ impl Lobby {
         room: Room,
         attempt: Attempt,
         cause: Cause,
-        mut heard: Vec<Party>,
+        heard: Vec<Party>,
     ) -> Vec<Answer> {
         let mut answers = Vec::new();
-        for parked in self.take(room, |parked| parked.id.attempt == attempt) {
-            if matches!(parked.frame, RoomFrame::Join { .. }) {
-                answers.extend(refusal(parked.link, parked.id, cause.clone()));
-                self.remember_dead(now, parked.link, parked.id);
-                heard.push(parked.party);
-            }
+        let mut heard: BTreeSet<_> = heard.into_iter().collect();
+        for (_, Waiting { link, party, id, .. }) in self.take_attempt(room, attempt) {
+            answers.extend(refusal(link, id, cause.clone()));
+            self.remember_dead(now, link, id);
+            heard.insert(party);
         }
         self.verdicts.insert((room, attempt), Verdict { cause, since: now, heard });
         self.remember(now, Memory::Verdict(room, attempt));
@@ -181,9 +243,10 @@ impl Lobby {
 
     /// A link has ended: what came over it is forgotten.
     pub fn link_down(&mut self, link: LinkId) {
-        let rooms: Vec<_> = self.parked.keys().copied().collect();
-        rooms.into_iter().for_each(|room| drop(self.take(room, |parked| parked.link == link)));
-        self.dead.retain(|(on, _)| *on != link);
+        let Some(on) = self.links.remove(&link) else { return };
+        for order in on.waiting.into_values() {
+            self.take(order);
+        }
     }
 
     /// Forgets what is too old, and tells receivers that waited in vain.
@@ -191,22 +254,14 @@ impl Lobby {
         let patience = self.patience;
         let is_old = |since: Instant| now.saturating_duration_since(since) >= patience;
         let mut answers = Vec::new();
-        let rooms: Vec<_> = self.parked.keys().copied().collect();
-        for room in rooms {
-            // With a join goes the grant that came after it.
-            let of_room = self.parked.get(&room).into_iter().flatten();
-            let old: BTreeSet<_> = of_room
-                .filter(|parked| is_old(parked.since))
-                .map(|parked| (parked.link, parked.id))
-                .collect();
-            for parked in self.take(room, |parked| old.contains(&(parked.link, parked.id))) {
-                if matches!(parked.frame, RoomFrame::Join { .. }) {
-                    let detail = format!("bootstrap: no sender for room {room} within {patience:?}");
-                    let cause = self.cause(ErrorKind::Timeout, detail);
-                    answers.extend(refusal(parked.link, parked.id, cause));
-                    self.remember_dead(now, parked.link, parked.id);
-                }
-            }
+        // With a join goes the grant that came after it.
+        while let Some((&order, oldest)) = self.waiting.first_key_value()
+            && is_old(oldest.since)
+            && let Some(Waiting { link, id, .. }) = self.take(order)
+        {
+            let detail = format!("bootstrap: no sender for room {} within {patience:?}", id.room);
+            answers.extend(refusal(link, id, self.cause(ErrorKind::Timeout, detail)));
+            self.remember_dead(now, link, id);
         }
         while self.memories.front().is_some_and(|(since, _)| is_old(*since)) {
             self.forget_oldest();
@@ -216,72 +271,80 @@ impl Lobby {
 
     /// When to call `tick`.
     pub fn deadline(&self) -> Option<Instant> {
-        let parked = self.parked.values().flatten().map(|parked| parked.since).min();
+        let parked = self.waiting.first_key_value().map(|(_, oldest)| oldest.since);
         let memory = self.memories.front().map(|(since, _)| *since);
         parked.into_iter().chain(memory).min().and_then(|since| since.checked_add(self.patience))
     }
 
     /// Frames parked and ends remembered.
     pub fn sizes(&self) -> (usize, usize) {
-        (self.parked.values().map(Vec::len).sum(), self.memories.len())
+        (self.frames, self.memories.len())
     }
 
     fn verdict(&mut self, party: Party, id: GrantId) -> Option<Cause> {
         let verdict = self.verdicts.get_mut(&(id.room, id.attempt))?;
-        if verdict.heard.contains(&party) {
-            return None;
-        }
-        verdict.heard.push(party);
-        Some(verdict.cause.clone())
+        verdict.heard.insert(party).then(|| verdict.cause.clone())
     }
 
-    fn park(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        party: Party,
-        id: GrantId,
-        frame: RoomFrame,
-        bytes: usize,
-    ) -> Vec<Answer> {
-        let used = self.parked_on.get(&link).copied().unwrap_or(0);
-        if used.saturating_add(bytes) > self.parked_bytes {
-            let detail = format!("{used} bytes wait for senders on this link already");
-            let cause = self.cause(ErrorKind::Busy, detail);
-            self.take(id.room, |parked| (parked.link, parked.id) == (link, id));
-            self.remember_dead(now, link, id);
-            return refusal(link, id, cause);
+    /// Charges a frame to its link.
+    ///
+    /// # Errors
+    /// The link has used up what it may: the receiver is sent away, with these answers.
+    fn charge(&mut self, now: Instant, link: LinkId, id: GrantId, bytes: usize) -> Result<(), Vec<Answer>> {
+        let on = self.links.entry(link).or_default();
+        let used = on.bytes;
+        if used.saturating_add(bytes) <= self.parked_bytes {
+            on.bytes += bytes;
+            return Ok(());
         }
-        self.parked_on.insert(link, used + bytes);
-        self.parked.entry(id.room).or_default().push(Parked { link, party, id, frame, bytes, since: now });
-        Vec::new()
+        let detail = format!("{used} bytes wait for senders on this link already");
+        let cause = self.cause(ErrorKind::Busy, detail);
+        self.find(link, id).and_then(|order| self.take(order));
+        self.remember_dead(now, link, id);
+        Err(refusal(link, id, cause))
     }
 
-    fn is_parked(&self, link: LinkId, id: GrantId) -> bool {
-        let parked = self.parked.get(&id.room);
-        parked.is_some_and(|parked| parked.iter().any(|parked| (parked.link, parked.id) == (link, id)))
+    /// The place of a frame that is parked.
+    fn next(&mut self) -> u64 {
+        self.frames += 1;
+        self.arrivals += 1;
+        self.arrivals
     }
 
-    fn take(&mut self, room: Room, which: impl Fn(&Parked) -> bool) -> Vec<Parked> {
-        let Some(parked) = self.parked.remove(&room) else { return Vec::new() };
-        let (taken, kept): (Vec<_>, Vec<_>) = parked.into_iter().partition(|parked| which(parked));
-        for Parked { link, bytes, .. } in &taken {
-            if let Some(used) = self.parked_on.get_mut(link) {
-                *used -= bytes;
-                if *used == 0 {
-                    self.parked_on.remove(link);
-                }
-            }
+    fn find(&self, link: LinkId, id: GrantId) -> Option<u64> {
+        self.links.get(&link)?.waiting.get(&id).copied()
+    }
+
+    fn take(&mut self, order: u64) -> Option<Waiting> {
+        let taken = self.waiting.remove(&order)?;
+        self.by_receiver.remove(&(taken.id, order));
+        self.frames -= 1 + usize::from(taken.grant.is_some());
+        if let Some(on) = self.links.get_mut(&taken.link) {
+            on.waiting.remove(&taken.id);
+            on.bytes -= taken.bytes;
         }
-        if !kept.is_empty() {
-            self.parked.insert(room, kept);
+        self.tidy(taken.link);
+        Some(taken)
+    }
+
+    /// Everybody who waits for this attempt of a room, in order.
+    fn take_attempt(&mut self, room: Room, attempt: Attempt) -> Vec<(u64, Waiting)> {
+        let receiver = |generation| GrantId { room, attempt, generation: Generation(generation) };
+        let all = (receiver(0), 0)..=(receiver(u64::MAX), u64::MAX);
+        let mut orders: Vec<_> = self.by_receiver.range(all).map(|(_, order)| *order).collect();
+        orders.sort_unstable();
+        orders.into_iter().filter_map(|order| Some((order, self.take(order)?))).collect()
+    }
+
+    fn tidy(&mut self, link: LinkId) {
+        if self.links.get(&link).is_some_and(|on| on.waiting.is_empty() && on.dead.is_empty()) {
+            self.links.remove(&link);
         }
-        taken
     }
 
     /// Answers whether this is news.
     fn remember_dead(&mut self, now: Instant, link: LinkId, id: GrantId) -> bool {
-        let new = self.dead.insert((link, id));
+        let new = self.links.entry(link).or_default().dead.insert(id);
         if new {
             self.remember(now, Memory::Dead(link, id));
         }
@@ -301,13 +364,20 @@ impl Lobby {
         match memory {
             Memory::Aborted(room, attempt) => {
                 if let Some(aborted) = self.aborted.get_mut(&(room, attempt)) {
-                    aborted.retain(|other| other.since > then);
+                    while aborted.front().is_some_and(|oldest| oldest.since <= then) {
+                        aborted.pop_front();
+                    }
                     if aborted.is_empty() {
                         self.aborted.remove(&(room, attempt));
                     }
                 }
             }
-            Memory::Dead(link, id) => drop(self.dead.remove(&(link, id))),
+            Memory::Dead(link, id) => {
+                if let Some(on) = self.links.get_mut(&link) {
+                    on.dead.remove(&id);
+                }
+                self.tidy(link);
+            }
             Memory::Verdict(room, attempt) => {
                 if self.verdicts.get(&(room, attempt)).is_some_and(|verdict| verdict.since <= then) {
                     self.verdicts.remove(&(room, attempt));
@@ -324,3 +394,18 @@ impl Lobby {
 fn refusal(link: LinkId, id: GrantId, cause: Cause) -> Vec<Answer> {
     vec![Answer { link, id, frame: RoomFrame::Failed(cause) }, Answer { link, id, frame: RoomFrame::Quiet }]
 }
+
+/// What a parked frame takes up here, at most: page lists travel as runs and are kept page by page.
+fn held(frame: &RoomFrame, wire: usize) -> usize {
+    let pages = match frame {
+        RoomFrame::Grant(Grant { pages, .. }) => {
+            let indices = pages.iter().map(|(_, list)| size_of_val(list.indices.as_slice()));
+            indices.sum::<usize>() + size_of_val(pages.as_slice())
+        }
+        _ => 0,
+    };
+    FRAME_BYTES + wire + pages
+}
+
+/// A parked frame without what it carries, and its places in the maps.
+const FRAME_BYTES: usize = 512;

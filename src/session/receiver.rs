@@ -128,6 +128,15 @@ impl ReceiverSession {
         self.conclude(now);
     }
 
+    /// A write did not fit what was lent, and nothing of it was applied: what its writer says of it is
+    /// not true.
+    pub fn refused(&mut self, now: Instant, link: LinkId, detail: &str) {
+        let Some((party, _)) = self.at(link) else { return };
+        let fault = Fault::new(ErrorKind::Protocol, format!("a write outside of what was lent: {detail}"));
+        self.course.fail(now, fault, Origin::Peer(party));
+        self.conclude(now);
+    }
+
     /// Nothing will touch the pages for this link's writer any more.
     pub fn revoked(&mut self, now: Instant, link: LinkId) {
         if let Some((_, source)) = self.at(link) {

@@ -28,7 +28,7 @@ pub struct Setup {
     pub window_bytes: u64,
     /// Times a damaged write is made again.
     pub retransmits: u32,
-    /// Bytes parked a link.
+    /// Bytes held by what is parked, a link.
     pub parked_bytes: usize,
     /// Writes in a hundred that arrive damaged.
     pub damaged: u64,
@@ -90,7 +90,7 @@ impl Setup {
             write_bytes: 24,
             window_bytes: 72,
             retransmits: 3,
-            parked_bytes: 4096,
+            parked_bytes: 32 << 10,
             damaged: 0,
             doubled: 0,
             late: 0,

@@ -1,14 +1,15 @@
 //! Who may join, and what a node without a sender keeps: sessions and lobbies alone, frame by frame.
 
 use crate::calls::{ROOM, ms, start};
+use kvferry::layout::PageList;
 use kvferry::session::{
     Action, Answer, JoinedLink, Lent, Lobby, ReceiverSession, SenderSession, Session, SourceLink,
 };
 use kvferry::sim::{Call, Model, Setup, World};
 use kvferry::wire::{Cause, RoomFrame};
 use kvferry::{
-    Attempt, Deadlines, ErrorKind, Fault, Generation, GrantId, Instance, KVPoll, LinkId, Party, Rank,
-    Release, Room, Side,
+    Attempt, Deadlines, ErrorKind, Fault, Generation, GrantId, GroupId, Instance, KVPoll, LinkId, Party,
+    Rank, Release, Room, Side,
 };
 use std::time::{Duration, Instant};
 
@@ -133,6 +134,10 @@ fn cause(detail: &str) -> Cause {
     session.cause().expect("it failed")
 }
 
+fn abort(detail: &str) -> RoomFrame {
+    RoomFrame::Abort(cause(detail))
+}
+
 fn says(answers: &[Answer], words: &str) -> bool {
     matches!(answers.first().map(|answer| &answer.frame), Some(RoomFrame::Failed(cause)) if cause.detail.contains(words))
 }
@@ -154,7 +159,6 @@ fn a_later_verdict_outlives_the_memory_of_an_earlier_one() {
 fn a_later_abort_outlives_the_memory_of_an_earlier_one() {
     let (mut lobby, now) = lobby(start(), 4096);
     let link = LinkId::allocate();
-    let abort = |detail| RoomFrame::Abort(cause(detail));
     lobby.frame(now, link, party(Side::Decode, 0), id(1), abort("first"), 60);
     lobby.frame(now + ms(1500), link, party(Side::Decode, 0), id(2), abort("second"), 60);
     lobby.tick(now + ms(2100));
@@ -175,9 +179,14 @@ fn who_waits_in_vain_is_told_and_takes_its_grant_along() {
 }
 
 fn grant() -> RoomFrame {
-    // Through the session, as a driver would get it.
+    grant_of(0)
+}
+
+/// Of so many pages in a row. Through the session, as a driver would get it.
+fn grant_of(pages: u32) -> RoomFrame {
     let (mut session, link) = receiver(start());
-    session.grant(start(), Lent { tokens: 0..4, pages: [].into() });
+    let pages = PageList::new(0, (0..pages).collect());
+    session.grant(start(), Lent { tokens: 0..4, pages: [(GroupId(0), pages)].into() });
     let frames = sent(&mut session);
     let found = frames.into_iter().find(|(on, frame)| *on == link && matches!(frame, RoomFrame::Grant(_)));
     found.expect("it lends").1
@@ -185,15 +194,82 @@ fn grant() -> RoomFrame {
 
 #[test]
 fn what_is_parked_is_bounded_by_link() {
-    let (mut lobby, now) = lobby(start(), 100);
+    let (mut lobby, now) = lobby(start(), 1000);
     let (link, other, who) = (LinkId::allocate(), LinkId::allocate(), party(Side::Decode, 0));
     assert_eq!(lobby.frame(now, link, who, id(1), join(), 60), []);
     let answers = lobby.frame(now, link, who, id(2), join(), 60);
-    assert!(says(&answers, "60 bytes wait"), "{answers:?}");
+    assert!(says(&answers, "572 bytes wait"), "{answers:?}");
     assert_eq!(lobby.frame(now, other, who, id(3), join(), 60), []);
     lobby.link_down(link);
     assert_eq!(lobby.adopt(ROOM, Attempt(0)).parked.len(), 1, "what came over a dead link is forgotten");
     assert_eq!(lobby.frame(now, other, who, GrantId { room: Room(9), ..id(4) }, join(), 90), []);
+}
+
+/// A million pages in a row are a few bytes on the wire.
+#[test]
+fn a_parked_grant_is_charged_for_each_page_it_lends() {
+    let (mut lobby, now) = lobby(start(), 4 << 20);
+    let (link, who) = (LinkId::allocate(), party(Side::Decode, 0));
+    assert_eq!(lobby.frame(now, link, who, id(1), join(), 60), []);
+    let answers = lobby.frame(now, link, who, id(1), grant_of(1 << 20), 101);
+    assert!(says(&answers, "bytes wait for senders"), "{answers:?}");
+    assert_eq!(lobby.sizes().0, 0, "its join goes too");
+    assert_eq!(lobby.frame(now, link, who, id(2), join(), 60), []);
+    assert_eq!(lobby.frame(now, link, who, id(2), grant_of(1 << 19), 101), []);
+    assert_eq!(lobby.sizes().0, 2);
+}
+
+#[test]
+fn a_join_or_grant_said_twice_is_parked_once() {
+    let (mut lobby, now) = lobby(start(), 4096);
+    let (link, who) = (LinkId::allocate(), party(Side::Decode, 0));
+    for frame in [join(), join(), grant(), grant(), join()] {
+        assert_eq!(lobby.frame(now, link, who, id(1), frame, 60), []);
+    }
+    let parked = lobby.adopt(ROOM, Attempt(0)).parked;
+    let frames: Vec<_> = parked.iter().map(|parked| &parked.frame).collect();
+    assert!(matches!(frames[..], [RoomFrame::Join { .. }, RoomFrame::Grant(_)]), "{frames:?}");
+    assert_eq!(lobby.sizes(), (0, 0));
+}
+
+#[test]
+fn frames_are_adopted_in_the_order_they_came() {
+    let (mut lobby, now) = lobby(start(), 1 << 20);
+    let (link, other, who) = (LinkId::allocate(), LinkId::allocate(), party(Side::Decode, 0));
+    let came = [(other, id(9)), (link, id(9)), (link, id(3)), (other, id(1))];
+    for (link, id) in came {
+        lobby.frame(now, link, who, id, join(), 60);
+    }
+    for (link, id) in came.into_iter().rev() {
+        lobby.frame(now, link, who, id, grant(), 60);
+    }
+    lobby.frame(now, link, who, GrantId { attempt: Attempt(1), ..id(9) }, join(), 60);
+    let adopted = lobby.adopt(ROOM, Attempt(0)).parked;
+    let found: Vec<_> = adopted.iter().map(|parked| (parked.link, parked.id)).collect();
+    assert_eq!(found, [came.to_vec(), came.iter().rev().copied().collect()].concat());
+    assert_eq!(lobby.adopt(ROOM, Attempt(1)).parked.len(), 1);
+}
+
+/// If a frame cost as much as what its room keeps, this would not end.
+#[test]
+fn sixty_thousand_receivers_of_one_room_come_and_go() {
+    let who = party(Side::Decode, 0);
+    let mut lobby = Lobby::new(party(Side::Prefill, 0), Duration::from_secs(2), 64 << 20, 65_536);
+    let (link, now) = (LinkId::allocate(), start());
+    for generation in 0..60_000 {
+        assert_eq!(lobby.frame(now, link, who, id(generation), join(), 60), []);
+        assert!(lobby.deadline().is_some());
+        lobby.tick(now);
+    }
+    for generation in 0..30_000 {
+        let answers = lobby.frame(now, link, who, id(generation), abort("enough"), 60);
+        assert!(matches!(&answers[..], [Answer { frame: RoomFrame::Quiet, .. }]), "{answers:?}");
+    }
+    assert_eq!(lobby.sizes().0, 30_000);
+    assert_eq!(lobby.tick(now + Duration::from_secs(2)).len(), 60_000, "each is told, and then quiet");
+    assert_eq!(lobby.sizes().0, 0);
+    lobby.tick(now + Duration::from_secs(4));
+    assert_eq!((lobby.sizes(), lobby.deadline()), ((0, 0), None));
 }
 
 fn receiver(now: Instant) -> (ReceiverSession, LinkId) {
@@ -206,6 +282,25 @@ fn receiver(now: Instant) -> (ReceiverSession, LinkId) {
     let source = SourceLink { link, party, revocable: true, epoch: 1, source_epoch: 1 };
     session.source_up(now, Rank::tp(0), source);
     (session, link)
+}
+
+#[test]
+fn a_write_outside_of_what_was_lent_fails_the_room_on_its_writers_account() {
+    let now = start();
+    let (mut session, link) = receiver(now);
+    session.grant(now, Lent { tokens: 0..4, pages: [].into() });
+    session.refused(now, LinkId::allocate(), "of somebody else");
+    assert!(session.error().is_none());
+    session.refused(now, link, "page 9");
+    let error = session.error().expect("it failed");
+    assert_eq!((error.kind, error.party()), (ErrorKind::Protocol, party(Side::Prefill, 0)));
+    assert!(error.detail.contains("page 9"), "{error}");
+    let actions: Vec<_> = std::iter::from_fn(|| session.next_action()).collect();
+    let tells = |action: &Action| matches!(action, Action::Send { frame: RoomFrame::Abort(_), .. });
+    assert!(actions.iter().any(tells), "{actions:?}");
+    assert_eq!(session.release(), Release::Draining);
+    session.revoked(now, link);
+    assert_eq!(session.release(), Release::Safe);
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn setup(rng: &mut Rng) -> Setup {
         setup.doubled = rng.within(0..20);
         setup.late = rng.within(0..10);
     }
-    setup.parked_bytes = usize::try_from(rng.within(200..3000)).expect("small");
+    setup.parked_bytes = usize::try_from(rng.within(1000..20_000)).expect("small");
     setup.vouched = rng.within(0..101);
     setup.fences = rng.percent(90);
     setup
