@@ -44,6 +44,13 @@ impl Core {
                 }
                 self.follow_up(shared, now, (Side::Prefill, grant.room), News::Bytes);
             }
+            Event::Refused { link, grant, detail } => {
+                let receiver = self.rooms.receivers.get_mut(&grant.room);
+                if let Some(room) = receiver.filter(|room| room.session.id() == grant) {
+                    room.session.refused(now, link, &detail);
+                    self.follow_up(shared, now, (Side::Decode, grant.room), News::All);
+                }
+            }
             Event::Revoked { link, grant } => {
                 let receiver = self.rooms.receivers.get_mut(&grant.room);
                 if let Some(room) = receiver.filter(|room| room.session.id() == grant) {

@@ -40,6 +40,14 @@ pub enum Refusal {
     /// A share that pieces cannot express: part of the heads, or of each run of tokens.
     #[error("shares cut by {0} are not supported")]
     Share(&'static str),
+    /// A write of more or fewer bytes than its piece has.
+    #[error("a write of {bytes} bytes names a piece of {piece}")]
+    Size {
+        /// Bytes of the write.
+        bytes: u64,
+        /// Bytes of the piece.
+        piece: u64,
+    },
     /// The piece does not fit the pages lent.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -64,6 +72,14 @@ impl Admission {
     pub fn extents(&self, piece: &Piece, out: &mut Vec<Extent>) -> Result<u64, Refusal> {
         let pages = self.pages_for(piece)?;
         Ok(self.pairing.destination_extents(piece, pages, out)?)
+    }
+
+    /// Finds where a write of `bytes` goes, as [`extents`](Self::extents) does, but never looks at more
+    /// pages than the write has bytes.
+    pub(crate) fn place_of(&self, piece: &Piece, bytes: u64, out: &mut Vec<Extent>) -> Result<(), Refusal> {
+        let fits = |piece: u64| if piece == bytes { Ok(()) } else { Err(Refusal::Size { bytes, piece }) };
+        fits(self.bytes(piece)?)?;
+        fits(self.extents(piece, out)?)
     }
 
     /// Bytes of a writer's piece, without looking at each page.

@@ -8,7 +8,7 @@ use super::grants::{Begin, Grants, Revoking};
 use super::mailbox::Mailbox;
 use super::{Caps, Event, Transport, TransportError, Wait, Write, WriteModel};
 use crate::ids::{GrantId, LinkId, OpId, RegionId};
-use crate::layout::{Admission, Extent, Piece};
+use crate::layout::{Admission, Extent, Piece, Refusal};
 use crate::memory::{Body, Cursor, MemoryKind, Region, RegionTable, Regions, host};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -398,7 +398,7 @@ impl Link {
             self.incoming.clear();
             return 0;
         }
-        write.find_place(&self.grants);
+        let refused = write.find_place(&self.grants);
         let (grant, op, bytes) = (write.grant, write.op, write.bytes);
         let mut copied = 0;
         let mut landed = false;
@@ -425,6 +425,9 @@ impl Link {
             write.place = Place::Nowhere;
         }
         drop(gate);
+        if let Some(refusal) = refused {
+            events.push(Event::Refused { link, grant, detail: refusal.to_string() });
+        }
         if landed {
             events.push(Event::Landed { link, grant, op, bytes });
         }
@@ -437,22 +440,21 @@ impl Link {
 }
 
 impl Arriving {
-    fn find_place(&mut self, grants: &Grants) {
+    /// Looks up where it goes, once. Answers why it must not go there, if the grant is live.
+    fn find_place(&mut self, grants: &Grants) -> Option<Refusal> {
         if !matches!(self.place, Place::Unknown) {
-            return;
+            return None;
         }
         self.place = Place::Nowhere;
         // Too many gaps is a broken peer; here it can only be our own engine.
-        if let Ok(Begin::Apply(admission)) = grants.begin(self.grant, self.op) {
-            let mut extents = Vec::new();
-            let resolved = match admission.bytes(&self.piece) {
-                Ok(bytes) if bytes == self.bytes => admission.extents(&self.piece, &mut extents),
-                other => other,
-            };
-            match resolved {
-                Ok(bytes) if bytes == self.bytes => self.place = Place::Pages(extents),
-                refused => tracing::debug!(?refused, bytes = self.bytes, "write not admitted, dropped"),
+        let Ok(Begin::Apply(admission)) = grants.begin(self.grant, self.op) else { return None };
+        let mut extents = Vec::new();
+        match admission.place_of(&self.piece, self.bytes, &mut extents) {
+            Ok(()) => {
+                self.place = Place::Pages(extents);
+                None
             }
+            Err(refusal) => Some(refusal),
         }
     }
 }

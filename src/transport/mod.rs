@@ -201,6 +201,17 @@ pub enum Event {
         /// How it ended.
         result: Result<(), TransportError>,
     },
+    /// A peer's write under a live grant did not fit what was lent (two-sided): nothing of it was
+    /// applied, and at the peer it settles as good. Comes before any control frame that the peer sent
+    /// after that. Writes under unknown or revoked grants are thrown away without this.
+    Refused {
+        /// The link.
+        link: LinkId,
+        /// The grant.
+        grant: GrantId,
+        /// What did not fit.
+        detail: String,
+    },
     /// Nothing will touch the pages of this grant again. Exactly one for each `revoke`.
     Revoked {
         /// The link.

@@ -1,10 +1,10 @@
 //! Bytes arrive exactly, once, and only where they are let.
 
-use crate::pair::{End, Factory, Pair, drive, grant};
+use crate::pair::{End, Factory, Pair, drive, frame, grant};
 use crate::pool::{CANARY, Job, Shape};
 use kvferry::layout::{Extent, Piece};
 use kvferry::transport::{Event, TransportError, Write};
-use kvferry::{OpId, RegionId};
+use kvferry::{GrantId, LinkId, OpId, RegionId};
 use std::collections::BTreeSet;
 
 pub(crate) fn scattered_pages_arrive_exactly<F: Factory>() {
@@ -109,7 +109,7 @@ pub(crate) fn writes_without_a_grant_settle_and_touch_nothing<F: Factory>() {
     assert_eq!(pair.receiver.pool.spoiled_outside(&[]), 0);
 }
 
-pub(crate) fn writes_outside_the_grant_settle_and_touch_nothing<F: Factory>() {
+pub(crate) fn writes_outside_the_grant_settle_touch_nothing_and_are_reported<F: Factory>() {
     let mut pair = Pair::new::<F>(Shape::SMALL);
     let (lent, asked) = (pair.job(5, 0), pair.job(10, 0));
     pair.admit(&lent, 1);
@@ -123,8 +123,43 @@ pub(crate) fn writes_outside_the_grant_settle_and_touch_nothing<F: Factory>() {
         pair.sender.post(pair.out, &asked, 1, op, piece).unwrap();
     }
     pair.settle(pieces.len());
+    pair.drive(|_, receiver| receiver.refused().len() == pieces.len());
+    let about = |(link, id): &(LinkId, GrantId)| (*link, *id) == (pair.back, grant(1));
+    assert!(pair.receiver.refused().iter().all(about), "{:?}", pair.receiver.log);
     assert_eq!(pair.receiver.landed(), 0);
     assert_eq!(pair.receiver.pool.spoiled_outside(&[]), 0);
+}
+
+pub(crate) fn a_write_of_the_wrong_size_is_reported_once<F: Factory>() {
+    let mut pair = Pair::new::<F>(Shape::SMALL);
+    let job = pair.job(5, 0);
+    pair.admit(&job, 1);
+    let whole = job.whole();
+    let less = job.source_extents(&Piece { positions: 0..4, ..whole.clone() });
+    let write = Write { op: OpId(0), grant: grant(1), piece: whole, source: &less, destination: &[] };
+    // The second is a copy of what was thrown away.
+    for _ in 0..2 {
+        pair.sender.transport.write(pair.out, &write).unwrap();
+    }
+    pair.settle(2);
+    pair.drive(|_, receiver| receiver.refused().len() == 1);
+    assert_eq!((pair.receiver.landed(), pair.receiver.pool.spoiled_outside(&[])), (0, 0));
+}
+
+pub(crate) fn late_writes_outside_the_grant_are_not_reported<F: Factory>() {
+    let mut pair = Pair::new::<F>(Shape::SMALL);
+    let (lent, asked) = (pair.job(5, 0), pair.job(10, 0));
+    pair.admit(&lent, 1);
+    pair.receiver.transport.revoke(pair.back, grant(1));
+    pair.drive(|_, receiver| receiver.revoked(grant(1)) == 1);
+    for room in [1, 2] {
+        pair.sender.post(pair.out, &asked, room, 0, &asked.whole()).unwrap();
+    }
+    pair.settle(2);
+    // What was reported of them would come before this.
+    pair.sender.transport.send_control(pair.out, frame(1, b"")).unwrap();
+    pair.drive(|_, receiver| receiver.frames().len() == 1);
+    assert_eq!(pair.receiver.refused(), []);
 }
 
 pub(crate) fn writes_from_unknown_memory_are_refused<F: Factory>() {

@@ -254,6 +254,25 @@ fn links_over_ipv6_work() {
     });
 }
 
+/// Else a receiver would believe what a peer says of writes that were thrown away.
+#[test]
+fn a_refusal_comes_before_what_is_said_after_its_settlement() {
+    watched("refusal", || {
+        for round in 0..20 {
+            let mut pair = Pair::new::<Tcp>(Shape::SMALL);
+            let (lent, asked) = (pair.job(5, 0), pair.job(10, 0));
+            pair.admit(&lent, 1);
+            pair.sender.post(pair.out, &asked, 1, round, &asked.whole()).unwrap();
+            drive([&mut pair.sender], |[sender]| sender.settled() == 1);
+            pair.sender.transport.send_control(pair.out, frame(1, b"done")).unwrap();
+            pair.drive(|_, receiver| receiver.frames().len() == 1);
+            let told = |event: &&Event| matches!(event, Event::Refused { .. } | Event::Control { .. });
+            let first = pair.receiver.log.iter().find(told);
+            assert!(matches!(first, Some(Event::Refused { .. })), "{first:?}");
+        }
+    });
+}
+
 #[test]
 fn ends_with_different_numbers_of_lanes_work_together() {
     watched("lanes", || {

@@ -68,7 +68,9 @@ conformance! {
         both_directions_at_once
         an_op_sent_twice_lands_once
         writes_without_a_grant_settle_and_touch_nothing
-        writes_outside_the_grant_settle_and_touch_nothing
+        writes_outside_the_grant_settle_touch_nothing_and_are_reported
+        a_write_of_the_wrong_size_is_reported_once
+        late_writes_outside_the_grant_are_not_reported
         writes_from_unknown_memory_are_refused
         many_links_do_not_mix
         a_grant_admitted_late_takes_only_what_comes_later;

@@ -122,6 +122,15 @@ impl End {
         self.count(|event| matches!(event, Event::Revoked { grant, .. } if *grant == wanted))
     }
 
+    /// Whose writes were refused, over which link.
+    pub(crate) fn refused(&self) -> Vec<(LinkId, GrantId)> {
+        let refused = |event: &Event| match event {
+            Event::Refused { link, grant, .. } => Some((*link, *grant)),
+            _ => None,
+        };
+        self.log.iter().filter_map(refused).collect()
+    }
+
     pub(crate) fn frames(&self) -> Vec<Bytes> {
         let frame = |event: &Event| match event {
             Event::Control { frame, .. } => Some(frame.clone()),

@@ -149,14 +149,13 @@ impl Inbound {
         let mut place = Place::Nowhere;
         if let Begin::Apply(admission) = self.grants.begin(header.grant, header.op).map_err(gaps)? {
             self.extents.clear();
-            let resolved = match admission.bytes(&header.piece) {
-                Ok(piece) if piece == bytes => admission.extents(&header.piece, &mut self.extents),
-                other => other,
-            };
-            match resolved {
+            match admission.place_of(&header.piece, bytes, &mut self.extents) {
                 // Taken after the grant was seen, so that regions it needs are there.
-                Ok(piece) if piece == bytes => place = Place::Pages(lent.table.snapshot(), Cursor::default()),
-                refused => tracing::debug!(link = %self.link, ?refused, bytes, "write not admitted, dropped"),
+                Ok(()) => place = Place::Pages(lent.table.snapshot(), Cursor::default()),
+                Err(refusal) => {
+                    let detail = refusal.to_string();
+                    lent.news.push(News::Refused { link: self.link, grant: header.grant, detail });
+                }
             }
         }
         self.payload = Some(Payload { header, left: bytes, sum: Crc32c::new(), place });

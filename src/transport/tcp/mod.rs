@@ -262,11 +262,12 @@ impl Transport for TcpTransport {
     fn progress(&mut self, events: &mut Vec<Event>) -> usize {
         let before = events.len();
         events.extend(self.ready.drain(..));
-        self.poll_sockets(events);
-        for _ in 0..NEWS_A_TURN {
+        // First all that was reported by now: what a peer says of its writes comes after their end here.
+        for _ in 0..self.news.len() {
             let Some(news) = self.news.pop() else { break };
             self.hear(news, events);
         }
+        self.poll_sockets(events);
         self.workers.iter().for_each(Worker::resume);
         // Calls made from within have left theirs here.
         events.extend(self.ready.drain(..));
@@ -317,6 +318,7 @@ impl TcpTransport {
                 }
             }
             News::Landed { link, grant, op, bytes } => events.push(Event::Landed { link, grant, op, bytes }),
+            News::Refused { link, grant, detail } => events.push(Event::Refused { link, grant, detail }),
             News::Resolved { link, found } => self.dial_found(link, found, events),
             News::Revoked { link, grant } => events.push(Event::Revoked { link, grant }),
             News::Settled(settled) => {
@@ -357,7 +359,6 @@ const FIRST_TOKEN: u64 = 3;
 /// Parts of the time limit for greetings; what is given up is given up after one part too many.
 const TICKS: u32 = 4;
 const EVENTS: usize = 64;
-const NEWS_A_TURN: usize = 4096;
 const SCRATCH: usize = 64 << 10;
 const SPARES: usize = 64;
 const SPARE_EXTENTS: usize = 64 << 10;

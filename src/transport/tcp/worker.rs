@@ -44,7 +44,8 @@ pub(super) enum Command {
     },
 }
 
-/// What a worker reports. `Landed` is bounded by the worker, the rest by what it was told to do.
+/// What a worker reports. `Landed` and `Refused` are bounded by the worker, the rest by what it was told
+/// to do.
 #[derive(Debug)]
 pub(super) enum News {
     /// A lane failed: its link is to be closed. What it was given is settled.
@@ -61,6 +62,11 @@ pub(super) enum News {
         grant: GrantId,
         op: OpId,
         bytes: u64,
+    },
+    Refused {
+        link: LinkId,
+        grant: GrantId,
+        detail: String,
     },
     /// A name's addresses, or why there are none; from the resolver.
     Resolved {
