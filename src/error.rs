@@ -134,6 +134,7 @@ impl KVTransferError {
                 | ErrorKind::Busy
                 | ErrorKind::Corrupted
                 | ErrorKind::PeerLost
+                | ErrorKind::ShuttingDown
                 | ErrorKind::Timeout
                 | ErrorKind::Transport
         )

@@ -219,8 +219,9 @@ impl Core {
     ) {
         let link = self.links.remove(&id);
         let reason = link.as_ref().and_then(|link| link.reason.clone());
-        let refused =
-            reason.clone().filter(|fault| matches!(fault.kind, ErrorKind::Layout | ErrorKind::Protocol));
+        // What a peer says when it goes is an answer, not a fault of the network.
+        let refusals = [ErrorKind::Layout, ErrorKind::Protocol, ErrorKind::ShuttingDown];
+        let refused = reason.clone().filter(|fault| refusals.contains(&fault.kind));
         let fault = reason.unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
         tracing::debug!(link = %id, detail = %fault.detail, "link down");
         self.lobby.link_down(id);
@@ -231,7 +232,7 @@ impl Core {
             self.follow_up(shared, now, key, News::All);
         }
         for room in self.targets.down(now, id, &fault.detail) {
-            // A peer that cannot work with us will not do so at the next try.
+            // A peer that cannot work with us, or goes, will not do better at the next try.
             let Some(fault) = refused.clone() else {
                 self.note_unreachable(room);
                 continue;

@@ -1,6 +1,6 @@
 //! What each end is told when something goes wrong.
 
-use crate::bed::{CANARY, Network, PATIENCE};
+use crate::bed::{CANARY, Network, PATIENCE, block_on};
 use kvferry::layout::{PoolEntry, PoolLayout, Role};
 use kvferry::memory::{HostBuffer, Mark};
 use kvferry::{
@@ -72,8 +72,8 @@ pub(crate) fn closing_one_end_fails_the_rooms_of_both(network: &Network) {
     for (_, receiver) in &pairs {
         decode.lend(receiver, 0..4, &[0]);
     }
-    while prefill.engine.stats().links == 0 {
-        std::thread::yield_now();
+    for (sender, _) in &pairs {
+        assert!(block_on(sender.wait_granted()).is_some(), "{:?}", sender.error());
     }
     assert_eq!(prefill.engine.close(PATIENCE).unreleased, []);
     assert_eq!(prefill.engine.close(PATIENCE).unreleased, []);
@@ -234,4 +234,20 @@ pub(crate) fn sources_that_cannot_be_are_refused_at_once(network: &Network) {
     let long =
         Engine::builder(Place::alone("x".repeat(257))).boxed_transport(network.transport("long")).build();
     assert!(matches!(long, Err(kvferry::BuildError::NameTooLong { .. })), "{long:?}");
+}
+
+pub(crate) fn a_peer_that_closes_ends_those_who_wait_for_it(network: &Network) {
+    let mut config = Config::default();
+    config.deadlines.bootstrap = Duration::MAX;
+    let (prefill, decode) = (network.node("prefill", 8), network.node_with("decode", 8, config));
+    // Two receivers of which only one has a sender: the other has joined and waits.
+    let (sender, receiver, waiting) =
+        (prefill.sender(1), decode.receiver(1, &prefill), decode.receiver(2, &prefill));
+    decode.lend(&receiver, 0..4, &[0]);
+    assert!(block_on(sender.wait_granted()).is_some());
+    prefill.engine.close(PATIENCE);
+    for receiver in [receiver, waiting] {
+        assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
+        assert!(receiver.error().unwrap().is_retryable(), "{:?}", receiver.error());
+    }
 }

@@ -40,6 +40,7 @@ engines! {
         a_receiver_that_comes_late_hears_that_the_sender_gave_up
         a_receiver_that_gave_up_early_ends_the_sender_that_comes_late
         a_refused_request_ends_its_receiver_at_once
+        a_peer_that_closes_ends_those_who_wait_for_it
         closing_one_end_fails_the_rooms_of_both
         a_dropped_handle_ends_the_room
         no_byte_is_read_before_the_mark_is_ready
