@@ -66,7 +66,7 @@ pub enum Frame {
         id: GrantId,
         /// Its state; `None` for a room that is not known.
         state: Option<KVPoll>,
-        /// Tokens known to be in place.
+        /// Tokens known to be in place; 0 where that is not known.
         tokens: u32,
     },
     /// Both ways: these regions are being withdrawn; stop using them and answer.
