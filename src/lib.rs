@@ -94,6 +94,7 @@ mod error;
 mod ids;
 pub mod layout;
 pub mod memory;
+mod ops;
 mod poll;
 pub mod session;
 #[cfg(feature = "sim")]

@@ -9,7 +9,6 @@
 //! - `phase.rs`: the table of states
 //! - `course.rs`: state, first cause and deadlines of one room
 //! - `progress.rs`: tokens done, a layer at a time
-//! - `ops.rs`: sets of write numbers
 //! - `work.rs`: what a sender was given to send
 //! - `destination.rs`: one receiver of a sender
 //! - `sender/`: the prefill side
@@ -21,7 +20,6 @@
 mod course;
 mod destination;
 mod lobby;
-mod ops;
 mod phase;
 mod progress;
 mod receiver;

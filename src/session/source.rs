@@ -1,12 +1,12 @@
 //! One sender of a receiver: how it is reached, what it said, what landed from it, and whether it can
 //! still touch the pages.
 
-use super::ops::OpSet;
 use super::progress::Progress;
 use super::receiver::SourceLink;
 use crate::error::{ErrorKind, Fault};
 use crate::ids::OpId;
 use crate::layout::Share;
+use crate::ops::OpSet;
 use crate::poll::KVPoll;
 use crate::wire::{Done, Offer};
 use std::ops::Range;

@@ -11,6 +11,7 @@
 
 use crate::ids::{GrantId, OpId};
 use crate::layout::Admission;
+use crate::ops::{OpSet, TooManyGaps};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,23 +40,12 @@ pub(super) enum Revoking {
     Pending,
 }
 
-/// A writer whose operations leave more gaps than are kept track of.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("operations of a grant leave more than {MAX_GAPS} gaps")]
-pub(super) struct TooManyGaps;
-
 #[derive(Debug)]
 struct Entry {
     admission: Arc<Admission>,
     appliers: u32,
     revokes: u32,
     ops: OpSet,
-}
-
-/// Numbers of operations, as sorted runs (first, last) that do not touch.
-#[derive(Debug, Default)]
-struct OpSet {
-    runs: Vec<(u32, u32)>,
 }
 
 impl Grants {
@@ -97,7 +87,7 @@ impl Grants {
         let Some(entry) = table.get_mut(&grant).filter(|entry| entry.revokes == 0) else {
             return Ok(Begin::Drop);
         };
-        let is_new = entry.ops.insert(op.0)?;
+        let is_new = entry.ops.insert(op)?;
         Ok(if is_new { Begin::Apply(Arc::clone(&entry.admission)) } else { Begin::Drop })
     }
 
@@ -133,91 +123,8 @@ impl Grants {
     /// The operation did not arrive whole: it may come again.
     pub(super) fn reject(&self, grant: GrantId, op: OpId) -> Result<(), TooManyGaps> {
         match self.table.lock().get_mut(&grant) {
-            Some(entry) => entry.ops.remove(op.0),
+            Some(entry) => entry.ops.remove(op),
             None => Ok(()),
         }
-    }
-}
-
-impl OpSet {
-    /// Whether `op` is new.
-    fn insert(&mut self, op: u32) -> Result<bool, TooManyGaps> {
-        let at = self.runs.partition_point(|&(_, last)| last < op);
-        if self.runs.get(at).is_some_and(|&(first, _)| first <= op) {
-            return Ok(false);
-        }
-        let joins_before = at > 0 && self.runs[at - 1].1.checked_add(1) == Some(op);
-        let joins_after = self.runs.get(at).is_some_and(|&(first, _)| op.checked_add(1) == Some(first));
-        match (joins_before, joins_after) {
-            (true, true) => {
-                self.runs[at - 1].1 = self.runs[at].1;
-                self.runs.remove(at);
-            }
-            (true, false) => self.runs[at - 1].1 = op,
-            (false, true) => self.runs[at].0 = op,
-            (false, false) if self.runs.len() >= MAX_GAPS => return Err(TooManyGaps),
-            (false, false) => self.runs.insert(at, (op, op)),
-        }
-        Ok(true)
-    }
-
-    fn remove(&mut self, op: u32) -> Result<(), TooManyGaps> {
-        let at = self.runs.partition_point(|&(_, last)| last < op);
-        let Some(&(first, last)) = self.runs.get(at) else { return Ok(()) };
-        if op < first {
-            return Ok(());
-        }
-        match (op > first, op < last) {
-            (true, true) if self.runs.len() >= MAX_GAPS => return Err(TooManyGaps),
-            (true, true) => {
-                self.runs[at].1 = op - 1;
-                self.runs.insert(at + 1, (op + 1, last));
-            }
-            (true, false) => self.runs[at].1 = op - 1,
-            (false, true) => self.runs[at].0 = op + 1,
-            (false, false) => {
-                self.runs.remove(at);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Runs of operations kept for one grant. Lanes deliver nearly in order, so a few are enough.
-const MAX_GAPS: usize = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn an_op_set_agrees_with_a_plain_set_in_any_order() {
-        let (mut set, mut plain) = (OpSet::default(), BTreeSet::new());
-        let mut random = 12345_u64;
-        for _ in 0..20_000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let op = u32::try_from(random >> 40).unwrap() % 64;
-            let op = if op == 63 { u32::MAX } else { op };
-            if random & (1 << 20) == 0 {
-                assert_eq!(set.insert(op), Ok(plain.insert(op)));
-            } else {
-                set.remove(op).unwrap();
-                plain.remove(&op);
-            }
-            let listed: BTreeSet<u32> = set.runs.iter().flat_map(|&(first, last)| first..=last).collect();
-            assert_eq!(listed, plain);
-            assert!(set.runs.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", set.runs);
-        }
-    }
-
-    #[test]
-    fn gaps_are_bounded() {
-        let mut set = OpSet::default();
-        for op in 0..MAX_GAPS {
-            assert_eq!(set.insert(u32::try_from(op * 2).unwrap()), Ok(true));
-        }
-        assert_eq!(set.insert(u32::MAX), Err(TooManyGaps));
-        assert_eq!(set.insert(1), Ok(true));
     }
 }
