@@ -77,7 +77,7 @@ pub const MAX_BODY: u32 = 16 << 20;
 /// Pages of one grant at most, all groups together.
 pub const MAX_PAGES: usize = 1 << 20;
 /// Bytes of a name (group, model, dtype, tag) at most.
-pub const MAX_NAME: usize = 256;
+pub const MAX_NAME: usize = crate::layout::MAX_NAME_BYTES;
 /// Bytes of a failure's detail at most; longer ones are cut.
 pub const MAX_DETAIL: usize = 1024;
 /// Bytes of an engine's own payload at most.

@@ -10,10 +10,7 @@ use kvferry::{
     Chunk, Config, Engine, Finish, Grant, GroupId, KVReceiver, KVSender, Place, RegionId, Room, RoomOptions,
     Source, Sources,
 };
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
-use std::thread;
+pub(crate) use pollster::block_on;
 use std::time::Duration;
 
 pub(crate) const LAYERS: u32 = 3;
@@ -182,21 +179,3 @@ fn page_of(seed: u64, entry: usize, at: usize) -> Vec<u8> {
 }
 
 pub(crate) const CANARY: u8 = 0xA5;
-
-/// Runs a future on this thread.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
