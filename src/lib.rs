@@ -89,6 +89,7 @@ mod address;
 pub mod bootstrap;
 mod checksum;
 mod config;
+mod doorbell;
 mod engine;
 mod error;
 mod ids;

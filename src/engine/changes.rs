@@ -1,7 +1,7 @@
 //! The change feed: which rooms changed since last asked, so that nobody scans all of them.
 
 use super::slot::Slot;
-use super::wake::Doorbell;
+use crate::doorbell::Doorbell;
 use crate::ids::{Generation, Room, Side};
 use crate::poll::{KVPoll, Release};
 use crossbeam::queue::SegQueue;

@@ -83,6 +83,7 @@ impl Driver {
 
 /// Arms everything that can wake the driver. `Busy`: there is work already.
 pub(super) fn prepare_wait(shared: &Shared, core: &mut MutexGuard<'_, Core>) -> Wait {
+    shared.bell.clear();
     shared.bell.arm();
     if shared.has_work() { Wait::Busy } else { core.prepare_wait() }
 }

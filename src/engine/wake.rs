@@ -1,56 +1,10 @@
-//! Waking whoever drives the engine, and whoever waits for changes.
+//! Sleeping until one of several descriptors is readable.
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// A descriptor that becomes readable when rung. Rings between two looks cost one write.
-#[derive(Debug)]
-pub(crate) struct Doorbell {
-    fd: OwnedFd,
-    /// Somebody sleeps on the descriptor, or is about to.
-    armed: AtomicBool,
-}
-
-impl Doorbell {
-    pub(crate) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd, armed: AtomicBool::new(false) })
-    }
-
-    /// Wakes the sleeper, if there is one. What was stored before is visible to it.
-    pub(crate) fn ring(&self) {
-        // SeqCst on both sides: either the sleeper sees what was queued, or we see it armed.
-        if self.armed.swap(false, Ordering::SeqCst) {
-            self.write();
-        }
-    }
-
-    /// Makes the descriptor unreadable, and the next `ring` write. Look for work once more after this,
-    /// and only then sleep.
-    pub(crate) fn arm(&self) {
-        self.clear();
-        self.armed.swap(true, Ordering::SeqCst);
-    }
-
-    /// Makes the descriptor readable.
-    pub(crate) fn write(&self) {
-        // The only other outcome is a full counter, which is readable already.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-
-    /// Makes the descriptor unreadable.
-    pub(crate) fn clear(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
 
 /// One descriptor over several.
 #[derive(Debug)]

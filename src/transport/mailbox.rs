@@ -1,18 +1,16 @@
 //! A queue between threads with a descriptor that wakes its one reader, written only when it sleeps.
 
 use super::Wait;
+use crate::doorbell::Doorbell;
 use crossbeam::queue::SegQueue;
-use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::os::fd::BorrowedFd;
 
 /// Many writers, one reader. Its bound is the writers' affair: each kind of message has one.
 #[derive(Debug)]
 pub(super) struct Mailbox<T> {
     queue: SegQueue<T>,
-    bell: OwnedFd,
-    armed: AtomicBool,
+    bell: Doorbell,
 }
 
 impl<T> Mailbox<T> {
@@ -21,18 +19,13 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// No descriptor is left.
     pub(super) fn new() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { queue: SegQueue::new(), bell, armed: AtomicBool::new(false) })
+        Ok(Self { queue: SegQueue::new(), bell: Doorbell::new()? })
     }
 
     /// Adds a message and wakes the reader if it sleeps.
     pub(super) fn push(&self, message: T) {
         self.queue.push(message);
-        // Pairs with the fence in `arm`: either this sees the reader armed, or the reader the message.
-        fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
-            self.ring();
-        }
+        self.bell.ring();
     }
 
     /// Takes the oldest message.
@@ -40,38 +33,30 @@ impl<T> Mailbox<T> {
         self.queue.pop()
     }
 
-    #[cfg(any(test, feature = "tcp"))]
     /// Messages waiting.
+    #[cfg(any(test, feature = "tcp"))]
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
     /// Reader: from now on the next message makes the descriptor readable, unless one is there already.
     pub(super) fn arm(&self) -> Wait {
-        self.armed.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `push`.
-        fence(Ordering::SeqCst);
+        self.bell.arm();
         if self.queue.is_empty() {
             return Wait::Ready;
         }
-        self.armed.store(false, Ordering::Relaxed);
+        self.bell.disarm();
         Wait::Busy
     }
 
     /// Reader: makes the descriptor unreadable again.
     pub(super) fn silence(&self) {
-        // An error says that nobody rang.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.bell.clear();
     }
 
     /// Readable after `arm` once there is a message.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    fn ring(&self) {
-        // An error says that the count is full: readable already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        self.bell.fd()
     }
 }
 
