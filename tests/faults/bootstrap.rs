@@ -1,0 +1,1 @@
+//! Finding each other: codes b01 to b06.

@@ -1,0 +1,1 @@
+//! Moving pages: codes d01 to d10.

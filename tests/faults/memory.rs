@@ -1,0 +1,1 @@
+//! Whose pages they are: codes m01, m02 and m09.

@@ -1,0 +1,1 @@
+//! Running for months: codes o01 to o07.

@@ -1,0 +1,1 @@
+//! What strangers send: codes x01 to x03.
