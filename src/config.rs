@@ -6,8 +6,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Deadlines {
-    /// Finding, connecting and comparing peers, and (sender) receiving every grant.
-    pub bootstrap: Duration,
+    /// Receiver: finding out who feeds the room. Sender: until the first receiver joins.
+    pub discover: Duration,
+    /// Receiver: connecting and comparing every source. Sender: until every receiver has lent pages.
+    pub handshake: Duration,
     /// Everybody is known, nothing was given or has come yet.
     pub waiting_for_input: Duration,
     /// Time without any progress while transferring.
@@ -85,7 +87,8 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let Self { deadlines, limits, liveness } = self;
         for (field, limit) in [
-            ("deadlines.bootstrap", deadlines.bootstrap),
+            ("deadlines.discover", deadlines.discover),
+            ("deadlines.handshake", deadlines.handshake),
             ("deadlines.waiting_for_input", deadlines.waiting_for_input),
             ("deadlines.stall", deadlines.stall),
             ("deadlines.total", deadlines.total.unwrap_or(Duration::MAX)),
@@ -132,7 +135,8 @@ impl Config {
 impl Default for Deadlines {
     fn default() -> Self {
         Self {
-            bootstrap: Duration::from_secs(30),
+            discover: Duration::from_secs(30),
+            handshake: Duration::from_secs(30),
             waiting_for_input: Duration::from_secs(300),
             stall: Duration::from_secs(30),
             total: None,

@@ -47,7 +47,8 @@ impl Common {
     /// Deadlines and signs of life as asked for.
     pub(crate) fn config(&self) -> Result<Config, Box<dyn Error>> {
         let mut config = Config::default();
-        config.deadlines.bootstrap = Duration::try_from_secs_f64(self.patience)?;
+        config.deadlines.discover = Duration::try_from_secs_f64(self.patience)?;
+        config.deadlines.handshake = Duration::try_from_secs_f64(self.patience)?;
         config.liveness.timeout = Duration::try_from_secs_f64(self.liveness)?;
         config.liveness.interval = config.liveness.interval.min(config.liveness.timeout / 4);
         Ok(config)

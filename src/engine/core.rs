@@ -66,7 +66,7 @@ impl Core {
         config: &crate::config::Config,
     ) -> Self {
         let limits = &config.limits;
-        let patience = config.deadlines.bootstrap;
+        let patience = config.deadlines.discover;
         Self {
             transports,
             links: BTreeMap::new(),
@@ -102,6 +102,10 @@ impl Core {
             }
             self.follow_up(shared, now, key, News::All);
         }
+        if self.lobby.deadline().is_some_and(|at| at <= now) {
+            let answers = self.lobby.tick(now);
+            self.answer(answers);
+        }
         self.keep_house(shared, now);
         did + self.pump(shared, now)
     }
@@ -111,7 +115,8 @@ impl Core {
         if self.is_closed {
             return None;
         }
-        let deadlines = [self.rooms.deadline(), self.targets.deadline(), self.housekeeping];
+        let (rooms, targets) = (self.rooms.deadline(), self.targets.deadline());
+        let deadlines = [rooms, targets, self.lobby.deadline(), self.housekeeping];
         deadlines.into_iter().flatten().min()
     }
 
@@ -298,11 +303,9 @@ impl Core {
             return;
         }
         let was_set = self.housekeeping.is_some();
-        let idle = self.links.is_empty() && self.rooms.is_empty() && self.lobby.sizes() == (0, 0);
+        let idle = self.links.is_empty() && self.rooms.is_empty();
         self.housekeeping = (!idle).then(|| now + shared.config.liveness.interval.min(LONGEST_HOUSEKEEPING));
         if was_set {
-            let answers = self.lobby.tick(now);
-            self.answer(answers);
             self.beat(shared, now);
         }
     }

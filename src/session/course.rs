@@ -20,6 +20,8 @@ pub(super) struct Course {
     /// The first cause, in the words of its first witness.
     cause: Option<Cause>,
     entered: Instant,
+    /// Somebody to shake hands with is known.
+    is_discovered: bool,
     progressed: Instant,
     fenced: bool,
     actions: VecDeque<Action>,
@@ -36,6 +38,7 @@ impl Course {
             error: None,
             cause: None,
             entered: now,
+            is_discovered: false,
             progressed: now,
             fenced: false,
             actions: VecDeque::new(),
@@ -49,6 +52,14 @@ impl Course {
             self.entered = now;
             self.progressed = now;
         }
+    }
+
+    /// Somebody to shake hands with is known now.
+    pub(super) fn discovered(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.is_discovered, true) && !self.state.is_terminal() {
+            self.entered = now;
+        }
+        self.progress(now);
     }
 
     /// Something useful happened: the stall deadline starts anew.
@@ -170,7 +181,10 @@ impl Course {
 
     fn phase(&self) -> (&'static str, Instant, Duration) {
         match self.state {
-            KVPoll::Bootstrapping => ("bootstrap", self.entered, self.deadlines.bootstrap),
+            KVPoll::Bootstrapping if self.is_discovered => {
+                ("handshake", self.entered, self.deadlines.handshake)
+            }
+            KVPoll::Bootstrapping => ("discover", self.entered, self.deadlines.discover),
             KVPoll::WaitingForInput => {
                 ("waiting for input", self.progressed, self.deadlines.waiting_for_input)
             }

@@ -259,7 +259,7 @@ impl Lobby {
             && is_old(oldest.since)
             && let Some(Waiting { link, id, .. }) = self.take(order)
         {
-            let detail = format!("bootstrap: no sender for room {} within {patience:?}", id.room);
+            let detail = format!("discover: no sender for room {} within {patience:?}", id.room);
             answers.extend(refusal(link, id, self.cause(ErrorKind::Timeout, detail)));
             self.remember_dead(now, link, id);
         }
@@ -271,9 +271,13 @@ impl Lobby {
 
     /// When to call `tick`.
     pub fn deadline(&self) -> Option<Instant> {
-        let parked = self.waiting.first_key_value().map(|(_, oldest)| oldest.since);
-        let memory = self.memories.front().map(|(since, _)| *since);
-        parked.into_iter().chain(memory).min().and_then(|since| since.checked_add(self.patience))
+        let after = |since: Instant, time: Duration| since.checked_add(time);
+        let parked =
+            self.waiting.first_key_value().and_then(|(_, oldest)| after(oldest.since, self.patience));
+        // Nobody waits for a memory to go: many go at once.
+        let late = self.patience.saturating_add(FORGET_TOGETHER);
+        let memory = self.memories.front().and_then(|(since, _)| after(*since, late));
+        parked.into_iter().chain(memory).min()
     }
 
     /// Frames parked and ends remembered.
@@ -406,6 +410,8 @@ fn held(frame: &RoomFrame, wire: usize) -> usize {
     };
     FRAME_BYTES + wire + pages
 }
+
+const FORGET_TOGETHER: Duration = Duration::from_millis(500);
 
 /// A parked frame without what it carries, and its places in the maps.
 const FRAME_BYTES: usize = 512;

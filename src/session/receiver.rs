@@ -75,7 +75,7 @@ impl ReceiverSession {
         for (rank, share) in sources {
             self.sources.entry(rank).or_insert_with(|| Source::new(share, self.layers.clone()));
         }
-        self.course.progress(now);
+        self.course.discovered(now);
     }
 
     /// Why sources are still missing, for the error if they stay so.

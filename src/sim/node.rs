@@ -79,7 +79,7 @@ impl Node {
                 nodes.push(Self {
                     party,
                     pool: Pool::new(layout.clone()),
-                    lobby: Lobby::new(party, setup.deadlines.bootstrap, setup.parked_bytes, 64),
+                    lobby: Lobby::new(party, setup.deadlines.discover, setup.parked_bytes, 64),
                     pairing: pairing.clone(),
                     senders: Vec::new(),
                     receivers: Vec::new(),

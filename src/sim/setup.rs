@@ -74,7 +74,8 @@ impl Setup {
     /// Nodes without faults; deadlines far longer than any delay.
     pub fn new(model: Model, prefill: usize, decode: usize) -> Self {
         let deadlines = Deadlines {
-            bootstrap: Duration::from_secs(2),
+            discover: Duration::from_secs(2),
+            handshake: Duration::from_secs(2),
             waiting_for_input: Duration::from_secs(2),
             stall: Duration::from_secs(1),
             drain: Duration::from_millis(300),

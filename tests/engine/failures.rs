@@ -11,7 +11,8 @@ use std::time::Duration;
 
 fn hasty() -> Config {
     let mut config = Config::default();
-    config.deadlines.bootstrap = Duration::from_millis(100);
+    config.deadlines.discover = Duration::from_millis(100);
+    config.deadlines.handshake = Duration::from_millis(100);
     config.deadlines.waiting_for_input = Duration::from_millis(100);
     config.deadlines.stall = Duration::from_millis(100);
     config
@@ -238,7 +239,8 @@ pub(crate) fn sources_that_cannot_be_are_refused_at_once(network: &Network) {
 
 pub(crate) fn a_peer_that_closes_ends_those_who_wait_for_it(network: &Network) {
     let mut config = Config::default();
-    config.deadlines.bootstrap = Duration::MAX;
+    config.deadlines.discover = Duration::MAX;
+    config.deadlines.handshake = Duration::MAX;
     let (prefill, decode) = (network.node("prefill", 8), network.node_with("decode", 8, config));
     // Two receivers of which only one has a sender: the other has joined and waits.
     let (sender, receiver, waiting) =

@@ -18,17 +18,27 @@ fn late(world: &mut kvferry::sim::World, node: usize, words: &[&str]) {
 fn a_sender_that_nobody_joins() {
     let mut world = world(Setup::new(Model::TwoSided, 1, 1));
     world.call(sender(0));
-    late(&mut world, 0, &["bootstrap: 2.000s of 2s", "no receiver has joined"]);
+    late(&mut world, 0, &["discover: 2.000s of 2s", "no receiver has joined"]);
 }
 
 #[test]
 fn a_sender_that_one_rank_does_not_join() {
-    let mut world = world(Setup::new(Model::TwoSided, 1, 2));
+    let mut setup = Setup::new(Model::TwoSided, 1, 2);
+    setup.deadlines.handshake = ms(1500);
+    let mut world = world(setup);
     world.call(sender(0)).call(receiver(1, 2, 1)).call(grant(1, 0..4));
-    world.run_for(ms(1900)).unwrap();
-    world.call(Call::Freeze { node: 2, time: ms(1) });
-    late(&mut world, 0, &["bootstrap", "decode rank dp0 pp0 cp0 tp1"]);
+    late(&mut world, 0, &["handshake", "decode rank dp0 pp0 cp0 tp1"]);
     fails(&mut world, 0..2, ErrorKind::Timeout, 0);
+}
+
+#[test]
+fn a_handshake_has_its_own_time_from_the_first_join() {
+    let mut setup = Setup::new(Model::TwoSided, 1, 1);
+    setup.deadlines.handshake = ms(700);
+    let mut world = world(setup);
+    world.call(sender(0)).after(ms(1900), receiver(1, 1, 1));
+    late(&mut world, 0, &["handshake: 700.000ms of 700ms", "no grant from decode rank dp0 pp0 cp0 tp0"]);
+    assert!(world.error(0, ROOM).unwrap().elapsed > ms(2600), "counted from the join");
 }
 
 #[test]
@@ -38,7 +48,7 @@ fn a_receiver_without_a_sender() {
         setup.deadlines.waiting_for_input = ms(9000);
         let mut world = world(setup);
         world.call(receiver(1, 1, 1)).call(grant(1, 0..4));
-        late(&mut world, 1, &["bootstrap: no sender for room 7 within 2s"]);
+        late(&mut world, 1, &["discover: no sender for room 7 within 2s"]);
         assert_eq!(world.error(1, ROOM).unwrap().party(), world.party(0), "the lobby is the witness");
     }
 }
@@ -64,7 +74,7 @@ fn a_sender_that_is_given_nothing() {
 #[test]
 fn a_receiver_that_is_given_no_pages() {
     let mut setup = Setup::new(Model::TwoSided, 1, 1);
-    setup.deadlines.bootstrap = ms(9000);
+    setup.deadlines.handshake = ms(9000);
     let mut world = world(setup);
     world.call(sender(0)).call(chunk(0, 0..4)).call(receiver(1, 1, 1));
     late(&mut world, 1, &["waiting for input", "waiting for pages from the caller"]);

@@ -361,7 +361,7 @@ fn a_receiver_that_failed_early_tells_the_source_that_comes_late() {
 fn deadlines_beyond_the_end_of_time_never_fire() {
     let now = start();
     let mut deadlines = Deadlines::default();
-    (deadlines.bootstrap, deadlines.total) = (Duration::MAX, Some(Duration::MAX));
+    (deadlines.discover, deadlines.total) = (Duration::MAX, Some(Duration::MAX));
     deadlines.drain = Duration::MAX;
     let mut session = SenderSession::new(now, ROOM, party(Side::Prefill, 0), deadlines, 4096, 3);
     assert_eq!(session.deadline(), None);

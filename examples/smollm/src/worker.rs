@@ -219,7 +219,8 @@ fn builder(group: &str, link: &Link) -> Result<EngineBuilder> {
         }
     };
     let mut config = Config::default();
-    config.deadlines.bootstrap = link.patience;
+    config.deadlines.discover = link.patience;
+    config.deadlines.handshake = link.patience;
     let builder = Engine::builder(Place::alone(group)).model(MODEL).config(config);
     Ok(builder.directory(Arc::new(directory)).transport(transport))
 }

@@ -72,7 +72,7 @@ impl SenderSession {
         }
         self.expected = destinations;
         self.destinations.insert(link, Destination::new(joined));
-        self.course.progress(now);
+        self.course.discovered(now);
         if let Some(offer) = &self.offer {
             self.course.send(link, id, RoomFrame::Offer(offer.clone()));
         }
