@@ -320,6 +320,7 @@ impl Engine {
         stats.rooms = shared.live.lock().len();
         let core = shared.core.lock();
         stats.links = core.links.len();
+        (stats.targets, stats.unreachable) = core.targets.sizes();
         (stats.parked, stats.remembered) = core.lobby.sizes();
         stats
     }

@@ -5,10 +5,11 @@ use super::links::Link;
 use super::rooms::Wanted;
 use super::shared::Shared;
 use super::sources::{self, Source, Sources};
-use super::targets::{Candidates, Farewell, Reach};
+use super::targets::{Candidates, Farewell, Hopeless, Reach};
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{LinkId, Rank, Room, Side};
 use crate::session::{Session, SourceLink};
+use crate::transport::Transport;
 use crate::wire::{Frame, RoomFrame};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -35,6 +36,16 @@ impl Core {
                     }
                 }
             }
+        }
+        for Hopeless { room, candidates, error, next } in self.targets.hopeless(now) {
+            let Some(receiver) = self.rooms.receivers.get_mut(&room) else { continue };
+            let rank = receiver.wanted.iter().find(|(_, wanted)| wanted.candidates == candidates);
+            let Some((rank, _)) = rank else { continue };
+            let place = places(&self.transports, &candidates);
+            let next = next.map_or("it is being tried".into(), |next| format!("next try in {next:.0?}"));
+            let detail = format!("prefill rank {rank} at {place} has gone; last try: {error}; {next}");
+            receiver.session.fail(now, Fault::new(ErrorKind::PeerLost, detail));
+            self.follow_up(shared, now, (Side::Decode, room), News::All);
         }
     }
 
@@ -96,6 +107,25 @@ impl Core {
             {
                 self.attach(shared, now, room, rank, link);
             }
+        }
+    }
+
+    /// A link knows its peer. If another process start answered at its address before, that one is over,
+    /// whatever its links look like.
+    pub(super) fn introduced(&mut self, shared: &Shared, now: Instant, id: LinkId) {
+        let Some(peer) = self.links.get(&id).and_then(|link| link.peer.clone()) else { return };
+        let Some(before) = self.targets.answered(now, id, peer.instance) else { return };
+        let rank = peer.rank;
+        let detail =
+            format!("rank {rank} was restarted: instance {} took the place of {before}", peer.instance);
+        tracing::info!(detail, "peer restarted");
+        let is_over = |link: &Link| link.peer.as_ref().is_some_and(|peer| peer.instance == before);
+        let over: Vec<_> = self.links.iter().filter(|(_, link)| is_over(link)).map(|(id, _)| *id).collect();
+        for link in over {
+            self.end_link(link, Fault::new(ErrorKind::PeerLost, detail.as_str()));
+        }
+        if let Some(directory) = &shared.directory {
+            directory.invalidate(&peer.group);
         }
     }
 
@@ -171,10 +201,16 @@ impl Core {
     }
 }
 
-fn candidates(
-    transports: &[Box<dyn crate::transport::Transport>],
-    addresses: &[(String, Vec<u8>)],
-) -> Candidates {
+/// Addresses in words.
+fn places(transports: &[Box<dyn Transport>], candidates: &Candidates) -> String {
+    let place = |(transport, address): &(usize, bytes::Bytes)| {
+        let transport = transports.get(*transport)?;
+        Some(format!("{} {}", transport.name(), transport.describe(address)))
+    };
+    candidates.iter().filter_map(place).collect::<Vec<_>>().join(", ")
+}
+
+fn candidates(transports: &[Box<dyn Transport>], addresses: &[(String, Vec<u8>)]) -> Candidates {
     let index = |name: &str| transports.iter().position(|transport| transport.name() == name);
     addresses.iter().filter_map(|(name, address)| Some((index(name)?, address.clone().into()))).collect()
 }

@@ -16,6 +16,10 @@ pub struct Stats {
     pub rooms: usize,
     /// Live links.
     pub links: usize,
+    /// Peers this engine has tried to reach, as far as they are kept in mind.
+    pub targets: usize,
+    /// Those of them that were there once and cannot be reached now: rooms that need one fail at once.
+    pub unreachable: usize,
     /// Frames parked for rooms without a sender.
     pub parked: usize,
     /// Ended rooms that are remembered.

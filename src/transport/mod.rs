@@ -242,6 +242,10 @@ pub trait Transport: Debug + Send {
     fn supports(&self, kind: MemoryKind) -> bool;
     /// What a peer needs to reach this side; opaque, published by the directory.
     fn local_address(&self) -> Bytes;
+    /// An address of this transport in words, for errors.
+    fn describe(&self, address: &[u8]) -> String {
+        address.escape_ascii().to_string()
+    }
 
     /// Starts a connection. `Connected` or `LinkDown` follows.
     ///

@@ -68,6 +68,25 @@ impl Network {
         }
     }
 
+    /// A transport at an address that was in use before.
+    pub(crate) fn transport_at(&self, address: &[u8]) -> Box<dyn Transport> {
+        match self {
+            Self::Local(network) => {
+                Box::new(network.endpoint(std::str::from_utf8(address).unwrap()).unwrap())
+            }
+            #[cfg(feature = "tcp")]
+            Self::Tcp => {
+                let bound = self.in_words(address).parse().unwrap();
+                Box::new(TcpTransport::new(TcpConfig::new().bind(bound)).unwrap())
+            }
+        }
+    }
+
+    /// What errors say of an address.
+    pub(crate) fn in_words(&self, address: &[u8]) -> String {
+        self.transport("for words").describe(address)
+    }
+
     /// The address of a peer that is not there.
     pub(crate) fn nobody(&self) -> (String, Vec<u8>) {
         let transport = self.transport("nobody");

@@ -3,8 +3,10 @@
 #![expect(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "test code, with small numbers")]
 
 mod bed;
+mod double;
 mod driving;
 mod failures;
+mod peers;
 mod rooms;
 
 macro_rules! engines {
@@ -51,6 +53,9 @@ engines! {
         a_receiver_that_gave_up_while_connecting_still_ends_its_sender
         sources_that_cannot_be_are_refused_at_once
         misuse_is_answered_at_once_and_touches_no_room;
+    peers:
+        a_peer_that_went_fails_new_rooms_fast_and_serves_again_when_it_is_back
+        a_room_that_waits_outlives_a_short_restart_of_its_peer;
     driving:
         an_engine_without_thread_runs_on_its_descriptor_alone
         the_change_feed_names_every_room_that_ended

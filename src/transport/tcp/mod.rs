@@ -155,6 +155,10 @@ impl Transport for TcpTransport {
         self.address.clone()
     }
 
+    fn describe(&self, address: &[u8]) -> String {
+        address::decode(address).map_or_else(|error| error.to_string(), |place| place.to_string())
+    }
+
     fn connect(&mut self, address: &[u8]) -> Result<LinkId, TransportError> {
         let address = address::decode(address)?;
         let link = LinkId::allocate();
