@@ -16,6 +16,9 @@ pub struct Deadlines {
     pub stall: Duration,
     /// The whole life of a room, if limited.
     pub total: Option<Duration>,
+    /// Time without news of a room after which its peers are asked about it; the pause between two
+    /// questions doubles, up to sixteen times this.
+    pub query: Duration,
     /// How long after the end to wait for peers to vouch that pages are quiet before the link is fenced.
     pub drain: Duration,
 }
@@ -92,6 +95,7 @@ impl Config {
             ("deadlines.waiting_for_input", deadlines.waiting_for_input),
             ("deadlines.stall", deadlines.stall),
             ("deadlines.total", deadlines.total.unwrap_or(Duration::MAX)),
+            ("deadlines.query", deadlines.query),
             ("deadlines.drain", deadlines.drain),
             ("liveness.interval", liveness.interval),
         ] {
@@ -140,6 +144,7 @@ impl Default for Deadlines {
             waiting_for_input: Duration::from_secs(300),
             stall: Duration::from_secs(30),
             total: None,
+            query: Duration::from_millis(500),
             drain: Duration::from_secs(2),
         }
     }

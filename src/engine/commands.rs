@@ -120,7 +120,7 @@ impl Core {
         if self.rooms.senders.get(&room).is_some_and(|sender| sender.attempt == attempt) {
             return; // it has a sender, which decides for itself
         }
-        let cause = shared.cause(ErrorKind::Rejected, detail);
+        let cause = shared.cause(Side::Prefill, ErrorKind::Rejected, detail);
         let answers = self.lobby.bury(now, room, attempt, cause, Vec::new());
         self.answer(answers);
     }

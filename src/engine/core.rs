@@ -271,7 +271,7 @@ impl Core {
         let slot = match key.0 {
             Side::Prefill => {
                 let Some(sender) = self.rooms.remove_sender(key.1) else { return };
-                self.lobby.ended(now, sender.session.receivers());
+                self.lobby.ended(now, sender.session.last_words());
                 if let (Some(heard), Some(cause)) = (sender.session.joined_early(), sender.session.cause()) {
                     let answers = self.lobby.bury(now, key.1, sender.attempt, cause, heard);
                     self.answer(answers);

@@ -123,19 +123,12 @@ impl Core {
             }
             Frame::Ping { token } => self.send(id, &Frame::Pong { token }),
             Frame::Goodbye { kind, detail } => self.end_link(id, Fault::new(kind, detail)),
-            Frame::Query { rooms } => rooms.into_iter().for_each(|room| self.status(id, room)),
             // Two-sided links map nothing of the peer's, so nothing has to be closed first.
             Frame::RegionsGone { regions } => self.send(id, &Frame::RegionsClosed { regions }),
             Frame::Room { id: grant, frame } => self.room_frame(shared, now, id, grant, frame, bytes.len()),
             // Answers whose arrival is all they have to say, and a repeated hello.
             _ => {}
         }
-    }
-
-    fn status(&mut self, link: LinkId, id: GrantId) {
-        let sender = self.rooms.senders.get(&id.room).filter(|room| room.attempt == id.attempt);
-        let state = sender.map(|room| room.session.state());
-        self.send(link, &Frame::Status { id, state, tokens: 0 });
     }
 
     fn room_frame(
@@ -147,10 +140,14 @@ impl Core {
         frame: RoomFrame,
         bytes: usize,
     ) {
-        let of_sender = matches!(frame, RoomFrame::Join { .. } | RoomFrame::Grant(_) | RoomFrame::Abort(_));
-        if !of_sender {
+        if frame.reader() == Side::Decode {
             let receiver = self.rooms.receivers.get_mut(&id.room).filter(|room| room.session.id() == id);
             let Some(room) = receiver else {
+                if matches!(frame, RoomFrame::Query { .. }) {
+                    let cause =
+                        shared.cause(Side::Decode, ErrorKind::Aborted, "the receiver has ended".into());
+                    return self.send(link, &Frame::Room { id, frame: RoomFrame::Abort(cause) });
+                }
                 shared.counters.late.fetch_add(1, Ordering::Relaxed);
                 return;
             };
@@ -188,7 +185,7 @@ impl Core {
                 link.rooms.insert(key);
             }
             RoomFrame::Grant(_) if !room.session.receivers().any(|known| known == (id, grant)) => {
-                room.session.refuse_stranger(id, grant);
+                room.session.stranger(id, grant);
             }
             RoomFrame::Grant(body) => {
                 let Grant { epoch, source_epoch, .. } = body;
@@ -237,7 +234,7 @@ impl Core {
         for room in self.targets.down(now, id, &fault.detail) {
             // A peer that cannot work with us, or goes, will not do better at the next try.
             let Some(fault) = refused.clone() else {
-                self.note_unreachable(room);
+                self.note_unreachable(shared, now, room);
                 continue;
             };
             if let Some(session) = self.rooms.session((Side::Decode, room)) {

@@ -28,6 +28,7 @@ impl Core {
         match action {
             Action::Send { link, id, frame } => self.send(link, &Frame::Room { id, frame }),
             Action::Admit { link: id, .. } => self.admit(key, id),
+            Action::Reconnect { rank } => self.rooms.lost.push((key.1, rank)),
             Action::Revoke { link, id } => {
                 // Also of a link that has ended: its transport answers for it all the same.
                 let receiver = self.rooms.receivers.get(&key.1);

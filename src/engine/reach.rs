@@ -21,6 +21,9 @@ impl Core {
             let unresolved: Vec<_> = self.rooms.unresolved.iter().copied().collect();
             unresolved.into_iter().for_each(|room| self.resolve(shared, now, room));
         }
+        for (room, rank) in std::mem::take(&mut self.rooms.lost) {
+            self.reach_again(shared, now, room, rank);
+        }
         for (candidates, transport, address) in self.targets.due(now) {
             match self.transports[transport].connect(&address) {
                 Ok(link) => {
@@ -32,7 +35,7 @@ impl Core {
                     let detail = error.to_string();
                     tracing::debug!(%detail, "connect failed");
                     for room in self.targets.failed(now, &candidates, &detail) {
-                        self.note_unreachable(room);
+                        self.note_unreachable(shared, now, room);
                     }
                 }
             }
@@ -129,6 +132,20 @@ impl Core {
         }
     }
 
+    /// A source may have said its last word when its link ended: it is connected once more and asked.
+    fn reach_again(&mut self, shared: &Shared, now: Instant, room: Room, rank: Rank) {
+        let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
+        let Some(wanted) = receiver.reached.remove(&rank) else { return };
+        receiver.wanted.insert(rank, wanted.clone());
+        let target = self.targets.want(now, &wanted.candidates, room);
+        if let Reach::Link(link) = target.state
+            && self.links.get(&link).is_some_and(Link::is_up)
+        {
+            self.attach(shared, now, room, rank, link);
+            self.follow_up(shared, now, (Side::Decode, room), News::All);
+        }
+    }
+
     /// A link knows its peer's pools: whoever waits for it goes on.
     pub(super) fn link_up(&mut self, shared: &Shared, now: Instant, id: LinkId) {
         let Some((candidates, waiting, farewells)) = self.targets.up(id) else { return };
@@ -157,6 +174,8 @@ impl Core {
             return;
         };
         self.targets.unwant(&wanted.candidates, room);
+        let candidates = wanted.candidates.clone();
+        receiver.reached.insert(rank, Wanted { candidates, instance: Some(peer.instance) });
         let fault = if peer.rank != rank {
             let (there, group, sizes) = (peer.rank, &peer.group, peer.sizes);
             let detail = format!(
@@ -191,13 +210,19 @@ impl Core {
     }
 
     /// What the last try to reach the missing sources of a room said.
-    pub(super) fn note_unreachable(&mut self, room: Room) {
+    pub(super) fn note_unreachable(&mut self, shared: &Shared, now: Instant, room: Room) {
         let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
         let mut errors =
             receiver.wanted.values().filter_map(|wanted| self.targets.last_error(&wanted.candidates));
         if let Some(error) = errors.next_back() {
             receiver.session.still_missing(format!("last try: {error}"));
         }
+        for (rank, wanted) in &receiver.wanted {
+            if self.targets.last_error(&wanted.candidates).is_some() {
+                receiver.session.unreachable(now, *rank);
+            }
+        }
+        self.follow_up(shared, now, (Side::Decode, room), News::All);
     }
 }
 

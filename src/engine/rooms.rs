@@ -35,6 +35,8 @@ pub(super) struct ReceiverRoom {
     pub(super) unresolved: Option<Sources>,
     /// Sources known and not yet connected.
     pub(super) wanted: BTreeMap<Rank, Wanted>,
+    /// Those that were.
+    pub(super) reached: BTreeMap<Rank, Wanted>,
     pub(super) path: Option<&'static str>,
     /// Which transport each of its links belongs to, or did.
     pub(super) transports: BTreeMap<LinkId, usize>,
@@ -57,6 +59,8 @@ pub(super) struct Rooms {
     pub(super) marked: BTreeSet<Room>,
     /// Receivers whose sources are not known.
     pub(super) unresolved: BTreeSet<Room>,
+    /// Sources to be connected again for what they may have said last.
+    pub(super) lost: Vec<(Room, Rank)>,
 }
 
 impl SenderRoom {
@@ -84,6 +88,7 @@ impl ReceiverRoom {
             session,
             unresolved,
             wanted: BTreeMap::new(),
+            reached: BTreeMap::new(),
             path: None,
             transports: BTreeMap::new(),
             armed: None,

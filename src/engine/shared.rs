@@ -70,9 +70,9 @@ impl Shared {
         Party { side, rank: self.place.rank, instance: self.instance }
     }
 
-    /// A cause of this process as the prefill side, for rooms that have no session to give one.
-    pub(super) fn cause(&self, kind: ErrorKind, detail: String) -> Cause {
-        Cause { origin: self.party(Side::Prefill), state: KVPoll::Bootstrapping, kind, detail }
+    /// A cause of this process, for rooms that have no session to give one.
+    pub(super) fn cause(&self, side: Side, kind: ErrorKind, detail: String) -> Cause {
+        Cause { origin: self.party(side), state: KVPoll::Bootstrapping, kind, detail }
     }
 
     pub(super) fn command(&self, command: Command) {

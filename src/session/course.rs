@@ -23,6 +23,9 @@ pub(super) struct Course {
     /// Somebody to shake hands with is known.
     is_discovered: bool,
     progressed: Instant,
+    /// Questions since the last news.
+    asked: u32,
+    ask_at: Option<Instant>,
     fenced: bool,
     actions: VecDeque<Action>,
     pub(super) figures: Figures,
@@ -40,6 +43,8 @@ impl Course {
             entered: now,
             is_discovered: false,
             progressed: now,
+            asked: 0,
+            ask_at: now.checked_add(deadlines.query),
             fenced: false,
             actions: VecDeque::new(),
             figures: Figures { created: now, granted: None, first_byte: None, last_byte: None, bytes: 0 },
@@ -50,7 +55,7 @@ impl Course {
         if let Some(next) = self.state.on(trigger) {
             self.state = next;
             self.entered = now;
-            self.progressed = now;
+            self.progress(now);
         }
     }
 
@@ -65,6 +70,19 @@ impl Course {
     /// Something useful happened: the stall deadline starts anew.
     pub(super) fn progress(&mut self, now: Instant) {
         self.progressed = now;
+        self.asked = 0;
+        self.ask_at = now.checked_add(self.deadlines.query);
+    }
+
+    /// Whether it is time to ask peers where the room stands; true once, then again after a longer pause.
+    pub(super) fn must_ask(&mut self, now: Instant) -> bool {
+        let due = !self.state.is_terminal() && self.ask_at.is_some_and(|at| at <= now);
+        if due {
+            self.asked += 1;
+            let pause = self.deadlines.query.saturating_mul(1 << self.asked.min(MAX_DOUBLINGS));
+            self.ask_at = now.checked_add(pause);
+        }
+        due
     }
 
     pub(super) fn moved(&mut self, now: Instant, bytes: u64) {
@@ -140,15 +158,17 @@ impl Course {
         self.error.as_ref()
     }
 
-    /// When the next deadline fires; `draining` says whether pages are still out after the end.
-    pub(super) fn deadline(&self, draining: bool) -> Option<Instant> {
+    /// When the next deadline fires; `draining` says whether pages are still out after the end, `asks`
+    /// whether there is anybody to ask.
+    pub(super) fn deadline(&self, draining: bool, asks: bool) -> Option<Instant> {
         if self.state.is_terminal() {
             let fence = self.entered.checked_add(self.deadlines.drain);
             return fence.filter(|_| draining && !self.fenced);
         }
         let (_, since, limit) = self.phase();
         let total = self.deadlines.total.and_then(|total| self.figures.created.checked_add(total));
-        since.checked_add(limit).into_iter().chain(total).min()
+        let ask = self.ask_at.filter(|_| asks);
+        since.checked_add(limit).into_iter().chain(total).chain(ask).min()
     }
 
     /// The deadline that has passed, as a fault that names phase, elapsed time and limit; `missing`
@@ -192,3 +212,5 @@ impl Course {
         }
     }
 }
+
+const MAX_DOUBLINGS: u32 = 4;

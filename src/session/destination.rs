@@ -5,7 +5,7 @@ use super::work::{Chunk, Finish, Work};
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{GroupId, OpId};
 use crate::layout::{GroupKind, PageList, Pairing, Piece, Pieces, Share};
-use crate::wire::Grant;
+use crate::wire::{Done, Grant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ pub(super) struct Destination {
     pub(super) told: bool,
     /// It is owed a `Quiet` once everything has settled.
     pub(super) owes_quiet: bool,
-    pub(super) done_sent: bool,
+    /// It was told that nothing more comes.
+    pub(super) done: Option<Done>,
     writes: Writes,
 }
 
@@ -72,6 +73,10 @@ impl Lent {
     pub(super) fn new(grant: &Grant, pairing: Arc<Pairing>) -> Self {
         let Grant { tokens, share, pages, .. } = grant.clone();
         Self { tokens, share, pages, pairing }
+    }
+
+    pub(super) fn is_of(&self, grant: &Grant) -> bool {
+        (&self.tokens, &self.share, &self.pages) == (&grant.tokens, &grant.share, &grant.pages)
     }
 
     /// The rectangle of a paged group that `chunk` has and the destination wants, with its sources.
@@ -138,7 +143,7 @@ impl Destination {
             down: false,
             told: false,
             owes_quiet: false,
-            done_sent: false,
+            done: None,
             writes: Writes::default(),
         }
     }
@@ -253,12 +258,25 @@ impl Destination {
     /// `Done` is still to be made again.
     pub(super) fn is_over(&self) -> bool {
         let writes = &self.writes;
-        self.done_sent && writes.posted.is_empty() && writes.again.is_empty() && writes.next.is_none()
+        self.done.is_some() && writes.posted.is_empty() && writes.again.is_empty() && writes.next.is_none()
     }
 
     /// Whether nothing posted is unsettled.
     pub(super) fn is_settled(&self) -> bool {
         self.writes.posted.is_empty()
+    }
+
+    /// Whether it would be asked where it stands: not once it counts by itself.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.down && !self.told && self.done.is_none()
+    }
+
+    /// Bytes of its writes that are in place.
+    pub(super) fn settled_bytes(&self) -> u64 {
+        let writes = &self.writes;
+        let open = writes.next.iter().chain(&writes.again).map(|(_, job)| job.bytes);
+        let open: u64 = open.chain(writes.posted.values().map(|job| job.bytes)).sum();
+        writes.bytes - open
     }
 
     /// Writes made so far, and their bytes.

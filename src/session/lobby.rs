@@ -1,8 +1,9 @@
 //! Receivers that come to a room before its sender does, or after it has gone.
 
 use crate::error::ErrorKind;
-use crate::ids::{Attempt, Generation, GrantId, LinkId, Party, Room};
-use crate::wire::{Cause, Grant, RoomFrame};
+use crate::ids::{Attempt, Generation, GrantId, Instance, LinkId, Party, Room, Side};
+use crate::poll::KVPoll;
+use crate::wire::{Cause, Grant, RoomFrame, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,11 @@ pub struct Lobby {
     /// The same by receiver, so that those of an attempt lie together.
     by_receiver: BTreeSet<(GrantId, u64)>,
     links: BTreeMap<LinkId, OnLink>,
+    /// Receivers that were told the end, or told it themselves, and the last word to them: nothing of
+    /// theirs is adopted.
+    dead: BTreeMap<(Instance, GrantId), Option<RoomFrame>>,
+    /// Bytes of last words.
+    word_bytes: usize,
     /// Frames parked so far, and how many of them are here.
     arrivals: u64,
     frames: usize,
@@ -84,8 +90,6 @@ struct Waiting {
 struct OnLink {
     waiting: BTreeMap<GrantId, u64>,
     bytes: usize,
-    /// Receivers that were told the end, or told it themselves: nothing of theirs is adopted.
-    dead: BTreeSet<GrantId>,
 }
 
 /// A receiver that gave up before its sender came.
@@ -108,7 +112,7 @@ struct Verdict {
 #[derive(Debug)]
 enum Memory {
     Aborted(Room, Attempt),
-    Dead(LinkId, GrantId),
+    Dead(Instance, GrantId),
     Verdict(Room, Attempt),
 }
 
@@ -124,6 +128,8 @@ impl Lobby {
             waiting: BTreeMap::new(),
             by_receiver: BTreeSet::new(),
             links: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            word_bytes: 0,
             arrivals: 0,
             frames: 0,
             verdicts: BTreeMap::new(),
@@ -142,11 +148,12 @@ impl Lobby {
         frame: RoomFrame,
         bytes: usize,
     ) -> Vec<Answer> {
-        let is_dead = self.links.get(&link).is_some_and(|on| on.dead.contains(&id));
+        let is_dead = self.dead.contains_key(&(party.instance, id));
         match frame {
+            RoomFrame::Query { asked: Side::Prefill } => self.status(link, party, id),
             RoomFrame::Abort(cause) => {
                 self.find(link, id).and_then(|order| self.take(order));
-                if self.remember_dead(now, link, id) {
+                if self.remember_dead(now, party, id, None) {
                     let given_up = GivenUp { party, cause, since: now };
                     self.aborted.entry((id.room, id.attempt)).or_default().push_back(given_up);
                     self.remember(now, Memory::Aborted(id.room, id.attempt));
@@ -158,11 +165,11 @@ impl Lobby {
             RoomFrame::Join { .. } if self.find(link, id).is_some() => Vec::new(),
             RoomFrame::Join { .. } => {
                 if let Some(cause) = self.verdict(party, id) {
-                    self.remember_dead(now, link, id);
+                    self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause.clone())));
                     return refusal(link, id, cause);
                 }
                 let bytes = held(&frame, bytes);
-                if let Err(busy) = self.charge(now, link, id, bytes) {
+                if let Err(busy) = self.charge(now, link, party, id, bytes) {
                     return busy;
                 }
                 let order = self.next();
@@ -181,7 +188,7 @@ impl Lobby {
                 grant.pages.iter_mut().for_each(|(_, list)| list.indices.shrink_to_fit());
                 let frame = RoomFrame::Grant(grant);
                 let bytes = held(&frame, bytes);
-                if let Err(busy) = self.charge(now, link, id, bytes) {
+                if let Err(busy) = self.charge(now, link, party, id, bytes) {
                     return busy;
                 }
                 let came = self.next();
@@ -212,10 +219,15 @@ impl Lobby {
         Adopted { parked, aborted: given_up.map(|other| other.cause) }
     }
 
-    /// A room that had a sender has ended: late frames of these receivers change nothing.
-    pub fn ended(&mut self, now: Instant, receivers: impl IntoIterator<Item = (LinkId, GrantId)>) {
-        for (link, id) in receivers {
-            self.remember_dead(now, link, id);
+    /// A room that had a sender has ended: late frames of these receivers change nothing, and if they ask
+    /// they hear the last word again.
+    pub fn ended(
+        &mut self,
+        now: Instant,
+        last_words: impl IntoIterator<Item = (Party, GrantId, Option<RoomFrame>)>,
+    ) {
+        for (party, id, word) in last_words {
+            self.remember_dead(now, party, id, word);
         }
     }
 
@@ -233,7 +245,7 @@ impl Lobby {
         let mut heard: BTreeSet<_> = heard.into_iter().collect();
         for (_, Waiting { link, party, id, .. }) in self.take_attempt(room, attempt) {
             answers.extend(refusal(link, id, cause.clone()));
-            self.remember_dead(now, link, id);
+            self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause.clone())));
             heard.insert(party);
         }
         self.verdicts.insert((room, attempt), Verdict { cause, since: now, heard });
@@ -257,11 +269,12 @@ impl Lobby {
         // With a join goes the grant that came after it.
         while let Some((&order, oldest)) = self.waiting.first_key_value()
             && is_old(oldest.since)
-            && let Some(Waiting { link, id, .. }) = self.take(order)
+            && let Some(Waiting { link, party, id, .. }) = self.take(order)
         {
             let detail = format!("discover: no sender for room {} within {patience:?}", id.room);
-            answers.extend(refusal(link, id, self.cause(ErrorKind::Timeout, detail)));
-            self.remember_dead(now, link, id);
+            let cause = self.cause(ErrorKind::Timeout, detail);
+            answers.extend(refusal(link, id, cause.clone()));
+            self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause)));
         }
         while self.memories.front().is_some_and(|(since, _)| is_old(*since)) {
             self.forget_oldest();
@@ -294,7 +307,14 @@ impl Lobby {
     ///
     /// # Errors
     /// The link has used up what it may: the receiver is sent away, with these answers.
-    fn charge(&mut self, now: Instant, link: LinkId, id: GrantId, bytes: usize) -> Result<(), Vec<Answer>> {
+    fn charge(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        party: Party,
+        id: GrantId,
+        bytes: usize,
+    ) -> Result<(), Vec<Answer>> {
         let on = self.links.entry(link).or_default();
         let used = on.bytes;
         if used.saturating_add(bytes) <= self.parked_bytes {
@@ -304,7 +324,7 @@ impl Lobby {
         let detail = format!("{used} bytes wait for senders on this link already");
         let cause = self.cause(ErrorKind::Busy, detail);
         self.find(link, id).and_then(|order| self.take(order));
-        self.remember_dead(now, link, id);
+        self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause.clone())));
         Err(refusal(link, id, cause))
     }
 
@@ -341,18 +361,39 @@ impl Lobby {
     }
 
     fn tidy(&mut self, link: LinkId) {
-        if self.links.get(&link).is_some_and(|on| on.waiting.is_empty() && on.dead.is_empty()) {
+        if self.links.get(&link).is_some_and(|on| on.waiting.is_empty()) {
             self.links.remove(&link);
         }
     }
 
-    /// Answers whether this is news.
-    fn remember_dead(&mut self, now: Instant, link: LinkId, id: GrantId) -> bool {
-        let new = self.links.entry(link).or_default().dead.insert(id);
-        if new {
-            self.remember(now, Memory::Dead(link, id));
+    /// Answers whether this is news. Its last word is kept while all of them take no more than what may
+    /// be parked by one link.
+    fn remember_dead(&mut self, now: Instant, party: Party, id: GrantId, word: Option<RoomFrame>) -> bool {
+        let key = (party.instance, id);
+        if self.dead.contains_key(&key) {
+            return false;
         }
-        new
+        let word = word.filter(|word| self.word_bytes + bytes_of(word) <= self.parked_bytes);
+        self.word_bytes += word.as_ref().map_or(0, bytes_of);
+        self.dead.insert(key, word);
+        self.remember(now, Memory::Dead(party.instance, id));
+        true
+    }
+
+    /// A receiver asks where its room stands.
+    fn status(&self, link: LinkId, party: Party, id: GrantId) -> Vec<Answer> {
+        let answer = |frame| Answer { link, id, frame };
+        match self.dead.get(&(party.instance, id)) {
+            Some(Some(word @ RoomFrame::Failed(_))) => vec![answer(word.clone()), answer(RoomFrame::Quiet)],
+            Some(Some(word)) => vec![answer(word.clone())],
+            Some(None) => refusal(link, id, self.cause(ErrorKind::Protocol, "the room has ended".into())),
+            None => {
+                let waiting = self.find(link, id).and_then(|order| self.waiting.get(&order));
+                let mut status = Status::new(Side::Prefill, waiting.map(|_| KVPoll::Bootstrapping));
+                status.granted = waiting.is_some_and(|waiting| waiting.grant.is_some());
+                vec![answer(RoomFrame::Status(status))]
+            }
+        }
     }
 
     fn remember(&mut self, now: Instant, memory: Memory) {
@@ -376,11 +417,9 @@ impl Lobby {
                     }
                 }
             }
-            Memory::Dead(link, id) => {
-                if let Some(on) = self.links.get_mut(&link) {
-                    on.dead.remove(&id);
-                }
-                self.tidy(link);
+            Memory::Dead(instance, id) => {
+                let word = self.dead.remove(&(instance, id)).flatten();
+                self.word_bytes -= word.as_ref().map_or(0, bytes_of);
             }
             Memory::Verdict(room, attempt) => {
                 if self.verdicts.get(&(room, attempt)).is_some_and(|verdict| verdict.since <= then) {
@@ -391,12 +430,21 @@ impl Lobby {
     }
 
     fn cause(&self, kind: ErrorKind, detail: String) -> Cause {
-        Cause { origin: self.party, state: crate::poll::KVPoll::Bootstrapping, kind, detail }
+        Cause { origin: self.party, state: KVPoll::Bootstrapping, kind, detail }
     }
 }
 
 fn refusal(link: LinkId, id: GrantId, cause: Cause) -> Vec<Answer> {
     vec![Answer { link, id, frame: RoomFrame::Failed(cause) }, Answer { link, id, frame: RoomFrame::Quiet }]
+}
+
+/// What a last word takes up besides its place.
+fn bytes_of(word: &RoomFrame) -> usize {
+    match word {
+        RoomFrame::Done(done) => done.payload.len(),
+        RoomFrame::Failed(cause) => cause.detail.len(),
+        _ => 0,
+    }
 }
 
 /// What a parked frame takes up here, at most: page lists travel as runs and are kept page by page.

@@ -56,6 +56,12 @@ pub enum Action {
         /// The link.
         link: LinkId,
     },
+    /// Connect this source again: its last word may have been lost with its link.
+    /// [`ReceiverSession::source_up`] or [`ReceiverSession::unreachable`] answers.
+    Reconnect {
+        /// The source.
+        rank: Rank,
+    },
     /// Stop the writer of this link from touching the pages; [`ReceiverSession::revoked`] answers.
     Revoke {
         /// The link.

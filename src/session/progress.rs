@@ -66,6 +66,12 @@ impl Progress {
         Ok(())
     }
 
+    /// Whether a chunk was counted before.
+    pub(super) fn is_repeated(&self, tokens: &Range<u32>, layers: Option<&Range<u32>>) -> bool {
+        let known = |slots: Range<usize>| self.done[slots].iter().all(|done| *done >= tokens.end);
+        self.started && !tokens.is_empty() && self.slots(layers).is_ok_and(known)
+    }
+
     /// Tokens done in every layer.
     pub(super) fn tokens(&self) -> u32 {
         self.done.iter().copied().min().unwrap_or(0)

@@ -6,10 +6,10 @@ use super::source::Source;
 use super::{Action, Figures, Session};
 use crate::config::Deadlines;
 use crate::error::{ErrorKind, Fault, KVTransferError, Origin};
-use crate::ids::{GrantId, GroupId, LinkId, OpId, Party, Rank};
+use crate::ids::{GrantId, GroupId, LinkId, OpId, Party, Rank, Side};
 use crate::layout::{PageList, Share};
 use crate::poll::{KVPoll, Release};
-use crate::wire::{Cause, Grant, Offer, RoomFrame};
+use crate::wire::{Cause, Grant, Offer, RoomFrame, Status};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -85,8 +85,11 @@ impl ReceiverSession {
 
     /// A source is connected and its layout fits: join it.
     pub fn source_up(&mut self, now: Instant, rank: Rank, link: SourceLink) {
-        let Some(source) = self.sources.get_mut(&rank).filter(|source| source.link.is_none()) else { return };
-        if self.course.state() == KVPoll::Success {
+        let Some(source) = self.sources.get_mut(&rank) else { return };
+        if source.lost.is_some() {
+            return self.back(now, rank, link);
+        }
+        if source.link.is_some() || self.course.state() == KVPoll::Success {
             return;
         }
         source.link = Some(link);
@@ -99,6 +102,36 @@ impl ReceiverSession {
         self.lend(rank);
         if self.sources.values().all(|source| source.link.is_some()) {
             self.course.step(now, Trigger::Known);
+        }
+    }
+
+    /// A source whose last word may have been lost with its link is connected again: it is asked.
+    fn back(&mut self, now: Instant, rank: Rank, link: SourceLink) {
+        let Some(source) = self.sources.get_mut(&rank) else { return };
+        let same = source.link.is_some_and(|before| before.party == link.party);
+        if self.course.state().is_terminal() || source.again.is_some() {
+            return;
+        }
+        if !same {
+            return self.stay_lost(now, rank);
+        }
+        source.again = Some(link.link);
+        self.course.send(link.link, self.id, RoomFrame::Query { asked: Side::Prefill });
+    }
+
+    /// A source that is waited for cannot be reached. Ends the room only if it was connected before.
+    pub fn unreachable(&mut self, now: Instant, rank: Rank) {
+        if self.sources.get(&rank).is_some_and(|source| source.again.is_none()) {
+            self.stay_lost(now, rank);
+        }
+    }
+
+    /// What a source said last is lost with its link.
+    fn stay_lost(&mut self, now: Instant, rank: Rank) {
+        let Some(source) = self.sources.get(&rank) else { return };
+        if let (Some(fault), Some(link)) = (&source.lost, source.link) {
+            self.course.fail(now, fault.clone(), Origin::Peer(link.party));
+            self.conclude(now);
         }
     }
 
@@ -201,20 +234,27 @@ impl ReceiverSession {
     }
 
     fn at(&mut self, link: LinkId) -> Option<(Party, &mut Source)> {
-        let on_link = |source: &&mut Source| source.link.is_some_and(|l| l.link == link);
+        let on_link =
+            |source: &&mut Source| source.link.is_some_and(|l| l.link == link) || source.again == Some(link);
         let source = self.sources.values_mut().find(on_link)?;
         Some((source.link?.party, source))
     }
 
     /// Lends the pages to one source, if there are any and it is there.
     fn lend(&mut self, rank: Rank) {
-        let Some(lent) = &self.lent else { return };
-        let Some(source) = self.sources.get_mut(&rank) else { return };
-        let Some(SourceLink { link, epoch, source_epoch, .. }) = source.link else { return };
+        let Some(source) = self.sources.get_mut(&rank).filter(|_| self.lent.is_some()) else { return };
+        let Some(SourceLink { link, .. }) = source.link else { return };
         if source.share.is_some() {
             source.admit();
             self.course.ask(Action::Admit { link, id: self.id });
         }
+        self.tell_grant(rank);
+    }
+
+    fn tell_grant(&mut self, rank: Rank) {
+        let Some(lent) = &self.lent else { return };
+        let Some(source) = self.sources.get(&rank) else { return };
+        let Some(SourceLink { link, epoch, source_epoch, .. }) = source.link else { return };
         let (tokens, share, pages) = (lent.tokens.clone(), source.share.clone(), lent.pages.to_vec());
         self.course.send(
             link,
@@ -252,6 +292,47 @@ impl ReceiverSession {
             source.told = true;
             self.course.send(link.link, self.id, RoomFrame::Abort(cause.clone()));
         }
+    }
+
+    /// A source says where the room stands there: what it has not heard is said again.
+    fn status(&mut self, now: Instant, rank: Rank, status: Status) {
+        let Some(source) = self.sources.get_mut(&rank) else { return };
+        let Some(SourceLink { link, party, .. }) = source.link else { return };
+        if source.lost.is_some() {
+            return self.stay_lost(now, rank); // its last word was another one
+        }
+        if source.told || source.is_complete() || self.course.state().is_terminal() {
+            return;
+        }
+        match status.state {
+            None if source.has_begun() => {
+                let fault = Fault::new(ErrorKind::PeerLost, "the source does not know the room any more");
+                self.course.fail(now, fault, Origin::Peer(party));
+            }
+            None => {
+                let destinations = self.destinations.clone();
+                self.course.send(link, self.id, RoomFrame::Join { destinations });
+                self.tell_grant(rank);
+            }
+            Some(_) if !status.granted => self.tell_grant(rank),
+            Some(_) => {
+                if source.has_moved(status.bytes) {
+                    self.course.progress(now);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, link: LinkId) {
+        let (state, granted) = (self.course.state(), self.lent.is_some());
+        let Some((_, source)) = self.at(link) else { return };
+        let mut status = Status::new(Side::Decode, Some(state));
+        (status.granted, status.bytes) = (granted, source.landed_bytes());
+        let frame = match self.course.cause() {
+            Some(cause) => RoomFrame::Abort(cause),
+            None => RoomFrame::Status(status),
+        };
+        self.course.send(link, self.id, frame);
     }
 
     fn missing(&self) -> String {
@@ -297,7 +378,9 @@ impl Session for ReceiverSession {
             RoomFrame::ChunkDone { .. } if wanted.is_none() => {
                 Err(Fault::new(ErrorKind::Protocol, "chunk done before any grant"))
             }
-            RoomFrame::ChunkDone { tokens, layers } if source.done.is_none() => {
+            RoomFrame::ChunkDone { tokens, layers }
+                if source.done.is_none() && !source.progress.is_repeated(tokens, layers.as_ref()) =>
+            {
                 let result = source.progress.advance(tokens, layers.as_ref());
                 if !tokens.is_empty() {
                     self.course.progress(now);
@@ -311,13 +394,21 @@ impl Session for ReceiverSession {
                 Some(wanted) => {
                     let result = source.finish(done, &wanted);
                     source.vouched();
+                    let is_short = source.lost.is_some() && !source.is_complete();
                     self.course.progress(now);
                     self.course.step(now, Trigger::Started);
+                    if is_short {
+                        self.stay_lost(now, party.rank); // more than its last word was lost
+                    }
                     result
                 }
             },
             RoomFrame::Failed(cause) => {
                 source.told = true;
+                // Both ends may have lost the same link: then this end saw for itself who went.
+                if source.lost.is_some() && cause.kind == ErrorKind::PeerLost {
+                    return self.stay_lost(now, party.rank);
+                }
                 self.course.fail_for(now, cause);
                 Ok(())
             }
@@ -325,7 +416,17 @@ impl Session for ReceiverSession {
                 source.vouched();
                 Ok(())
             }
-            RoomFrame::Abort(_) | RoomFrame::Grant(_) | RoomFrame::Join { .. } => {
+            RoomFrame::Query { asked: Side::Decode } => return self.answer(link),
+            RoomFrame::Status(status) if status.of == Side::Prefill => {
+                let (rank, status) = (party.rank, *status);
+                self.status(now, rank, status);
+                return self.conclude(now);
+            }
+            RoomFrame::Abort(_)
+            | RoomFrame::Grant(_)
+            | RoomFrame::Join { .. }
+            | RoomFrame::Query { .. }
+            | RoomFrame::Status(_) => {
                 Err(Fault::new(ErrorKind::Protocol, "a sender sent a frame of the receiver"))
             }
         };
@@ -336,13 +437,23 @@ impl Session for ReceiverSession {
     }
 
     fn link_down(&mut self, now: Instant, link: LinkId, quiesced: bool, fault: Fault) {
+        let wanted = self.lent.as_ref().map(|lent| lent.tokens.clone());
+        let may_go_on = self.course.state() == KVPoll::Transferring;
         let Some((party, source)) = self.at(link) else { return };
+        if source.again == Some(link) {
+            return self.stay_lost(now, party.rank);
+        }
         source.down = true;
         if quiesced && source.link.is_some_and(|link| !link.revocable) {
             source.quiet();
         }
         if !source.is_complete() {
-            self.course.fail(now, fault, Origin::Peer(party));
+            if may_go_on && wanted.is_some_and(|wanted| source.may_be_done(&wanted)) {
+                source.lost = Some(fault);
+                self.course.ask(Action::Reconnect { rank: party.rank });
+            } else {
+                self.course.fail(now, fault, Origin::Peer(party));
+            }
         }
         self.conclude(now);
     }
@@ -350,6 +461,13 @@ impl Session for ReceiverSession {
     fn tick(&mut self, now: Instant) {
         if let Some(fault) = self.course.overdue(now, || self.missing()) {
             self.fail(now, fault);
+        }
+        if self.course.must_ask(now) {
+            for source in self.sources.values().filter(|source| source.is_asked()) {
+                if let Some(link) = source.link {
+                    self.course.send(link.link, self.id, RoomFrame::Query { asked: Side::Prefill });
+                }
+            }
         }
         if self.release() == Release::Draining && self.course.must_fence(now) {
             for source in self.sources.values().filter(|source| !source.is_quiet()) {
@@ -365,7 +483,8 @@ impl Session for ReceiverSession {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.course.deadline(self.release() == Release::Draining)
+        let asks = self.sources.values().any(Source::is_asked);
+        self.course.deadline(self.release() == Release::Draining, asks)
     }
 
     fn state(&self) -> KVPoll {

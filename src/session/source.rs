@@ -4,7 +4,7 @@
 use super::progress::Progress;
 use super::receiver::SourceLink;
 use crate::error::{ErrorKind, Fault};
-use crate::ids::OpId;
+use crate::ids::{LinkId, OpId};
 use crate::layout::Share;
 use crate::ops::OpSet;
 use crate::poll::KVPoll;
@@ -21,6 +21,12 @@ pub(super) struct Source {
     /// It knows how the room ended (from us, or from itself).
     pub(super) told: bool,
     pub(super) down: bool,
+    /// The link ended when all but its last word may have come: why it ended.
+    pub(super) lost: Option<Fault>,
+    /// The link over which it is asked for that word.
+    pub(super) again: Option<LinkId>,
+    /// Bytes in place as it told last.
+    told_bytes: u64,
     writer: Writer,
     landed: OpSet,
     bytes: u64,
@@ -47,6 +53,9 @@ impl Source {
             progress: Progress::new(layers),
             told: false,
             down: false,
+            lost: None,
+            again: None,
+            told_bytes: 0,
             writer: Writer::Quiet,
             landed: OpSet::default(),
             bytes: 0,
@@ -106,6 +115,36 @@ impl Source {
         }
         self.done = Some(done.clone());
         self.check_totals()
+    }
+
+    /// Whether nothing but its `Done` may be missing.
+    pub(super) fn may_be_done(&self, wanted: &Range<u32>) -> bool {
+        let revocable = self.link.is_some_and(|link| link.revocable);
+        let all_came = self.share.is_none() || wanted.is_empty() || self.progress.tokens() >= wanted.end;
+        revocable && all_came
+    }
+
+    /// It told how many bytes are in place. Answers whether that is progress that is not seen here.
+    pub(super) fn has_moved(&mut self, bytes: u64) -> bool {
+        let counts = self.link.is_some_and(|link| link.revocable);
+        let more = bytes > self.told_bytes;
+        self.told_bytes = self.told_bytes.max(bytes);
+        more && !counts
+    }
+
+    /// Whether it may be asked where it stands.
+    pub(super) fn is_asked(&self) -> bool {
+        self.link.is_some() && !self.told && !self.down && !self.is_complete()
+    }
+
+    /// Whether anything of it has come.
+    pub(super) fn has_begun(&self) -> bool {
+        self.landed.len() > 0 || self.done.is_some() || self.told_bytes > 0
+    }
+
+    /// Bytes of its writes that landed.
+    pub(super) fn landed_bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether everything it owed is in place.

@@ -10,7 +10,7 @@ use crate::ids::{Attempt, Generation, GrantId, GroupId, Rank, Room, Side};
 use crate::layout::{PageList, Share};
 use crate::poll::{KVPoll, Release};
 use crate::session::{Chunk, Finish, Intake, Lent, ReceiverSession, SenderSession, Session};
-use crate::wire::{Cause, Offer};
+use crate::wire::{Cause, Kind, Offer};
 use bytes::Bytes;
 use std::ops::Range;
 use std::time::Duration;
@@ -90,6 +90,15 @@ pub enum Call {
         /// Whether rows are wanted.
         rows: bool,
     },
+    /// The next control frame of this kind that one node sends the other is lost.
+    Lose {
+        /// The sending node.
+        from: usize,
+        /// The other one.
+        to: usize,
+        /// What is lost.
+        kind: Kind,
+    },
     /// Says what the request will be.
     Offer {
         /// At this node.
@@ -154,6 +163,7 @@ impl World {
                 }
                 return;
             }
+            Call::Lose { from, to, kind } => return self.losses.push((from, to, kind)),
             Call::Abort { node, .. }
             | Call::Chunk { node, .. }
             | Call::Crash { node }
@@ -177,7 +187,7 @@ impl World {
             Call::Abort { room, .. } => self.abort(node, room),
             Call::Chunk { room, tokens, layers, ready, .. } => self.chunk(node, room, tokens, layers, ready),
             Call::Crash { .. } => self.crash(node),
-            Call::Cut { .. } => None,
+            Call::Cut { .. } | Call::Lose { .. } => None,
             Call::Drop { room, .. } => self.drop_handle(node, room),
             Call::Finish { room, tokens, payload, .. } => self.end_chunks(node, room, tokens, payload),
             Call::Freeze { time, .. } => {
@@ -409,7 +419,7 @@ impl World {
             return None;
         }
         let (ended, now) = (self.nodes[node].senders.remove(at), self.instant());
-        self.nodes[node].lobby.ended(now, ended.session.receivers());
+        self.nodes[node].lobby.ended(now, ended.session.last_words());
         if let (Some(cause), Some(heard)) = (ended.session.cause(), ended.session.joined_early()) {
             let answers = self.nodes[node].lobby.bury(now, room, ended.attempt, cause, heard);
             self.answer(answers);

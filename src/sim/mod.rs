@@ -30,6 +30,7 @@ use crate::error::KVTransferError;
 use crate::ids::{Party, Room};
 use crate::poll::{KVPoll, Release};
 use crate::session::ReceiverSession;
+use crate::wire::Kind;
 use check::Watch;
 use net::Net;
 use node::Node;
@@ -51,6 +52,8 @@ pub struct World {
     net: Net,
     fabric: Fabric,
     watch: Watch,
+    /// Frames to be lost: from, to, kind.
+    losses: Vec<(usize, usize, Kind)>,
     tags: u32,
     generations: u64,
     log: Option<Vec<String>>,
@@ -90,6 +93,7 @@ impl World {
             net: Net::default(),
             fabric: Fabric::default(),
             watch: Watch::default(),
+            losses: Vec::new(),
             tags: 0,
             generations: 0,
             log: None,

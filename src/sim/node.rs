@@ -12,7 +12,7 @@ use crate::poll::{KVPoll, Release};
 use crate::session::{
     Action, Answer, Intake, JoinedLink, Lobby, Parked, ReceiverSession, SenderSession, Session, SourceLink,
 };
-use crate::wire::{Frame, RoomFrame};
+use crate::wire::{Cause, Frame, RoomFrame};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -152,6 +152,8 @@ impl World {
                     self.fence(conn);
                 }
             }
+            // Whoever waits for a node connects again when a link to it ends.
+            Action::Reconnect { .. } => {}
             Action::Revoke { link, id } => {
                 if let Some((conn, _)) = self.net.end_of(link) {
                     self.revoke(conn, id);
@@ -170,8 +172,15 @@ impl World {
         if let RoomFrame::Abort(cause) | RoomFrame::Failed(cause) = &frame {
             self.check_cause(id, cause);
         }
-        let bytes = Frame::Room { id, frame }.encode();
+        let frame = Frame::Room { id, frame };
         let to = 1 - end;
+        let nodes = self.net.conns[conn].nodes;
+        let loss = (nodes[end], nodes[to], frame.kind());
+        if let Some(at) = self.losses.iter().position(|lost| *lost == loss) {
+            self.losses.swap_remove(at);
+            return self.record(|| format!("  lost: {frame:?}"));
+        }
+        let bytes = frame.encode();
         if let Some(at) = self.net.send(self.now, &mut self.rng, conn, to, bytes) {
             self.plan(at, Event::Control { conn, end: to });
         }
@@ -251,6 +260,12 @@ impl World {
             Some(at) => {
                 self.receiver_call(node, at, |session, now| session.frame(now, link, id, frame));
             }
+            None if matches!(frame, RoomFrame::Query { .. }) => {
+                let origin = self.nodes[node].party;
+                let (kind, detail) = (ErrorKind::Aborted, "the receiver has ended".into());
+                let cause = Cause { origin, state: KVPoll::Bootstrapping, kind, detail };
+                self.send(link, id, RoomFrame::Abort(cause));
+            }
             None => self.watch.strays += 1,
         }
     }
@@ -322,6 +337,7 @@ impl World {
     /// An end hears that its link has ended.
     pub(super) fn went_down(&mut self, conn: usize, end: usize, quiesced: bool) {
         let own = &mut self.net.conns[conn];
+        let was_up = own.ends[end].state == Seen::Up;
         own.ends[end].state = Seen::Down;
         own.ends[end].inbox.clear();
         let (node, other, link) = (own.nodes[end], own.nodes[1 - end], own.links[end]);
@@ -339,8 +355,14 @@ impl World {
             self.silence(conn);
         }
         let quiesced = quiesced || self.setup.flaw == Some(Flaw::LinkDownIsQuiet);
+        let rank = self.nodes[other].party.rank;
         for at in 0..self.nodes[node].receivers.len() {
-            self.receiver_call(node, at, |session, now| session.link_down(now, link, quiesced, fault()));
+            self.receiver_call(node, at, |session, now| {
+                session.link_down(now, link, quiesced, fault());
+                if !was_up {
+                    session.unreachable(now, rank);
+                }
+            });
         }
         let waits = |room: &ReceiverRoom| {
             !room.session.state().is_terminal() && room.sources.iter().any(|(source, _)| *source == other)

@@ -80,6 +80,7 @@ impl Setup {
             stall: Duration::from_secs(1),
             drain: Duration::from_millis(300),
             total: None,
+            query: Duration::from_millis(200),
         };
         Self {
             prefill,

@@ -2,12 +2,10 @@
 
 use super::codec::{Coded, Reader, Writer, wide};
 use super::{
-    HEADER_BYTES, Header, Hello, Kind, Layout, MAX_BODY, MAX_DETAIL, MAX_REGIONS, MAX_ROOMS, RoomFrame,
-    WireError,
+    HEADER_BYTES, Header, Hello, Kind, Layout, MAX_BODY, MAX_DETAIL, MAX_REGIONS, RoomFrame, WireError,
 };
 use crate::error::ErrorKind;
 use crate::ids::{GrantId, RegionId};
-use crate::poll::KVPoll;
 use bytes::Bytes;
 
 /// A control frame.
@@ -44,30 +42,6 @@ pub enum Frame {
         kind: ErrorKind,
         /// The reason.
         detail: String,
-    },
-    /// Both ways: what do you know of these rooms?
-    ///
-    /// | offset | size | field |
-    /// |---|---|---|
-    /// | 0 | 4 + 24 n | `rooms`: room (8), attempt (8), generation (8) of each |
-    Query {
-        /// The rooms asked about.
-        rooms: Vec<GrantId>,
-    },
-    /// Answer to `Query`, one a room.
-    ///
-    /// | offset | size | field |
-    /// |---|---|---|
-    /// | 0 | 24 | `id`: room (8), attempt (8), generation (8) |
-    /// | 24 | 4 | `tokens` |
-    /// | 28 | 1 (+ 1) | `state`, the number of a [`KVPoll`] |
-    Status {
-        /// The room.
-        id: GrantId,
-        /// Its state; `None` for a room that is not known.
-        state: Option<KVPoll>,
-        /// Tokens known to be in place; 0 where that is not known.
-        tokens: u32,
     },
     /// Both ways: these regions are being withdrawn; stop using them and answer.
     ///
@@ -137,12 +111,6 @@ impl Frame {
                 kind.write(&mut w);
                 w.detail(detail);
             }
-            Self::Query { rooms } => w.list(rooms),
-            Self::Status { id, state, tokens } => {
-                id.write(&mut w);
-                w.u32(*tokens);
-                w.option(state.as_ref());
-            }
             Self::RegionsGone { regions } | Self::RegionsClosed { regions } => w.list(regions),
             Self::Room { id, frame } => {
                 id.write(&mut w);
@@ -160,8 +128,6 @@ impl Frame {
             Self::Ping { .. } => Kind::Ping,
             Self::Pong { .. } => Kind::Pong,
             Self::Goodbye { .. } => Kind::Goodbye,
-            Self::Query { .. } => Kind::Query,
-            Self::Status { .. } => Kind::Status,
             Self::RegionsGone { .. } => Kind::RegionsGone,
             Self::RegionsClosed { .. } => Kind::RegionsClosed,
             Self::Room { frame, .. } => frame.kind(),
@@ -179,12 +145,6 @@ impl Frame {
                 kind: ErrorKind::read(r, "goodbye.kind")?,
                 detail: r.text("goodbye.detail", MAX_DETAIL)?,
             },
-            Kind::Query => Self::Query { rooms: r.list("query.rooms", MAX_ROOMS)? },
-            Kind::Status => {
-                let id = GrantId::read(r, "status.id")?;
-                let tokens = r.u32("status.tokens")?;
-                Self::Status { id, state: r.option("status.state")?, tokens }
-            }
             Kind::RegionsGone => Self::RegionsGone { regions: r.list("regions_gone.regions", MAX_REGIONS)? },
             Kind::RegionsClosed => {
                 Self::RegionsClosed { regions: r.list("regions_closed.regions", MAX_REGIONS)? }
@@ -196,7 +156,9 @@ impl Frame {
             | Kind::Done
             | Kind::Failed
             | Kind::Abort
-            | Kind::Quiet => {
+            | Kind::Quiet
+            | Kind::Query
+            | Kind::Status => {
                 let id = GrantId::read(r, "room.id")?;
                 // Reads its own tail, since some room frames have optional fields.
                 return Ok(Self::Room { id, frame: RoomFrame::read(kind, r, whole)? });

@@ -23,14 +23,10 @@ pub enum Kind {
     Pong = 4,
     /// [`Frame::Goodbye`](super::Frame::Goodbye).
     Goodbye = 5,
-    /// [`Frame::Query`](super::Frame::Query).
-    Query = 6,
-    /// [`Frame::Status`](super::Frame::Status).
-    Status = 7,
     /// [`Frame::RegionsGone`](super::Frame::RegionsGone).
-    RegionsGone = 8,
+    RegionsGone = 6,
     /// [`Frame::RegionsClosed`](super::Frame::RegionsClosed).
-    RegionsClosed = 9,
+    RegionsClosed = 7,
     /// [`RoomFrame::Join`](super::RoomFrame::Join).
     Join = 32,
     /// [`RoomFrame::Offer`](super::RoomFrame::Offer).
@@ -47,6 +43,10 @@ pub enum Kind {
     Abort = 38,
     /// [`RoomFrame::Quiet`](super::RoomFrame::Quiet).
     Quiet = 39,
+    /// [`RoomFrame::Query`](super::RoomFrame::Query).
+    Query = 40,
+    /// [`RoomFrame::Status`](super::RoomFrame::Status).
+    Status = 41,
     /// [`DataHeader`](super::DataHeader).
     Data = 64,
 }
@@ -83,10 +83,8 @@ impl Kind {
             3 => Self::Ping,
             4 => Self::Pong,
             5 => Self::Goodbye,
-            6 => Self::Query,
-            7 => Self::Status,
-            8 => Self::RegionsGone,
-            9 => Self::RegionsClosed,
+            6 => Self::RegionsGone,
+            7 => Self::RegionsClosed,
             32 => Self::Join,
             33 => Self::Offer,
             34 => Self::Grant,
@@ -95,6 +93,8 @@ impl Kind {
             37 => Self::Failed,
             38 => Self::Abort,
             39 => Self::Quiet,
+            40 => Self::Query,
+            41 => Self::Status,
             64 => Self::Data,
             _ => return None,
         })

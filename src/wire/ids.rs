@@ -70,21 +70,33 @@ impl Coded for Instance {
     }
 }
 
-impl Coded for Party {
-    const MIN_BYTES: usize = 1 + Rank::MIN_BYTES + Instance::MIN_BYTES;
+impl Coded for Side {
+    const MIN_BYTES: usize = 1;
 
     fn write(&self, w: &mut Writer) {
-        w.u8(self.side as u8);
+        w.u8(*self as u8);
+    }
+
+    fn read(r: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
+        match r.u8(field)? {
+            0 => Ok(Self::Prefill),
+            1 => Ok(Self::Decode),
+            other => Err(WireError::Value { field, value: other.into() }),
+        }
+    }
+}
+
+impl Coded for Party {
+    const MIN_BYTES: usize = Side::MIN_BYTES + Rank::MIN_BYTES + Instance::MIN_BYTES;
+
+    fn write(&self, w: &mut Writer) {
+        self.side.write(w);
         self.rank.write(w);
         self.instance.write(w);
     }
 
     fn read(r: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
-        let side = match r.u8(field)? {
-            0 => Side::Prefill,
-            1 => Side::Decode,
-            other => return Err(WireError::Value { field, value: other.into() }),
-        };
+        let side = Side::read(r, field)?;
         Ok(Self { side, rank: Rank::read(r, field)?, instance: Instance::read(r, field)? })
     }
 }

@@ -68,7 +68,7 @@ pub use data::DataHeader;
 pub use error::WireError;
 pub use header::{HEADER_BYTES, Header, Kind, VERSION};
 pub use link::{Hello, Layout};
-pub use room::{Cause, Done, Grant, Offer, RoomFrame};
+pub use room::{Cause, Done, Grant, Offer, RoomFrame, Status};
 
 /// Bytes of a control body before `Hello` at most.
 pub const MAX_BODY_BEFORE_HELLO: u32 = 64 << 10;
@@ -84,8 +84,6 @@ pub const MAX_DETAIL: usize = 1024;
 pub const MAX_PAYLOAD: usize = 1 << 20;
 /// Destinations of one room at most.
 pub const MAX_DESTINATIONS: usize = 4096;
-/// Rooms of one query at most.
-pub const MAX_ROOMS: usize = 65_536;
 /// Regions of one frame at most.
 pub const MAX_REGIONS: usize = 65_536;
 /// Bytes of a transport's key of a region at most.

@@ -3,7 +3,7 @@
 use super::codec::{Coded, Reader, Writer, wide};
 use super::{Kind, MAX_DESTINATIONS, MAX_DETAIL, MAX_PAYLOAD, WireError, pages};
 use crate::error::ErrorKind;
-use crate::ids::{GroupId, Party, Rank};
+use crate::ids::{GroupId, Party, Rank, Side};
 use crate::layout::{MAX_GROUPS, PageList, Share};
 use crate::poll::KVPoll;
 use bytes::Bytes;
@@ -47,6 +47,39 @@ pub enum RoomFrame {
     Abort(Cause),
     /// S to R, after `Failed` or `Abort`: stopped, and I will not write again. No bytes.
     Quiet,
+    /// Both ways, where nothing was heard for a while: what do you know of this room? Answered with
+    /// `Status`, or by saying the last word of a room again: `Done`, `Failed` and `Quiet`, or `Abort`.
+    ///
+    /// | offset | size | field |
+    /// |---|---|---|
+    /// | 0 | 1 | `asked`: 0 prefill, 1 decode |
+    Query {
+        /// The part of the party that is asked.
+        asked: Side,
+    },
+    /// Answer to `Query`.
+    Status(Status),
+}
+
+/// Where a room stands at one party.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 0 | 1 | `of`: 0 prefill, 1 decode |
+/// | 1 | 1 | `granted`, 0 or 1 |
+/// | 2 | 8 | `bytes` |
+/// | 10 | 1 (+ 1) | `state`, the number of a [`KVPoll`] |
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The part of the party that answers.
+    pub of: Side,
+    /// Whether pages were lent (receiver), or the grant has come (sender).
+    pub granted: bool,
+    /// Bytes that are in place as far as it knows.
+    pub bytes: u64,
+    /// Its state; `None` for a room it does not know.
+    pub state: Option<KVPoll>,
 }
 
 /// What a request will be.
@@ -150,6 +183,8 @@ impl RoomFrame {
             Kind::Failed => Self::Failed(Cause::read(r)?),
             Kind::Abort => Self::Abort(Cause::read(r)?),
             Kind::Quiet => Self::Quiet,
+            Kind::Query => Self::Query { asked: Side::read(r, "query.asked")? },
+            Kind::Status => Self::Status(Status::read(r)?),
             other => return Err(WireError::Value { field: "header.kind", value: (other as u8).into() }),
         };
         let [] = r.tail([])?;
@@ -168,6 +203,21 @@ impl RoomFrame {
             Self::Done(done) => done.write(w),
             Self::Failed(cause) | Self::Abort(cause) => cause.write(w),
             Self::Quiet => {}
+            Self::Query { asked } => asked.write(w),
+            Self::Status(status) => status.write(w),
+        }
+    }
+
+    /// The side of the room that reads it.
+    pub const fn reader(&self) -> Side {
+        match self {
+            Self::Join { .. } | Self::Grant(_) | Self::Abort(_) => Side::Prefill,
+            Self::Offer(_) | Self::ChunkDone { .. } | Self::Done(_) | Self::Failed(_) | Self::Quiet => {
+                Side::Decode
+            }
+            Self::Query { asked } => *asked,
+            Self::Status(Status { of: Side::Prefill, .. }) => Side::Decode,
+            Self::Status(_) => Side::Prefill,
         }
     }
 
@@ -181,7 +231,30 @@ impl RoomFrame {
             Self::Failed(_) => Kind::Failed,
             Self::Abort(_) => Kind::Abort,
             Self::Quiet => Kind::Quiet,
+            Self::Query { .. } => Kind::Query,
+            Self::Status(_) => Kind::Status,
         }
+    }
+}
+
+impl Status {
+    /// Where a room stands at a party that plays `of`.
+    pub const fn new(of: Side, state: Option<KVPoll>) -> Self {
+        Self { of, granted: false, bytes: 0, state }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let of = Side::read(r, "status.of")?;
+        let granted = r.bit("status.granted")?;
+        let bytes = r.u64("status.bytes")?;
+        Ok(Self { of, granted, bytes, state: r.option("status.state")? })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        self.of.write(w);
+        w.u8(self.granted.into());
+        w.u64(self.bytes);
+        w.option(self.state.as_ref());
     }
 }
 

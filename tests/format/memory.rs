@@ -59,7 +59,6 @@ fn counts_without_values_take_no_memory() {
             (Kind::Layout, words(&[0, 0, 0, claim])),
             (Kind::Layout, words(&[0, 0, 0, 1, 7, claim])),
             (Kind::Goodbye, [vec![1], words(&[claim])].concat()),
-            (Kind::Query, words(&[claim])),
             (Kind::RegionsGone, words(&[claim])),
             (Kind::RegionsClosed, words(&[claim])),
             (Kind::Join, [room.clone(), words(&[claim])].concat()),

@@ -61,8 +61,9 @@ pub(crate) fn succeeds(world: &mut World, nodes: Range<usize>) {
         assert_eq!(
             world.state(node, ROOM),
             Some(KVPoll::Success),
-            "node {node}: {:?}",
-            world.error(node, ROOM)
+            "node {node}: {:?}\n{}",
+            world.error(node, ROOM),
+            world.log().join("\n")
         );
     }
 }

@@ -274,8 +274,9 @@ fn sixty_thousand_receivers_of_one_room_come_and_go() {
 
 fn receiver(now: Instant) -> (ReceiverSession, LinkId) {
     let who = party(Side::Decode, 0);
-    let ranks = vec![Rank::tp(0)];
-    let mut session = ReceiverSession::new(now, id(1), who, Deadlines::default(), ranks, vec![0, 1]);
+    let mut deadlines = Deadlines::default();
+    deadlines.query = Duration::MAX;
+    let mut session = ReceiverSession::new(now, id(1), who, deadlines, vec![Rank::tp(0)], vec![0, 1]);
     session.expect(now, [(Rank::tp(0), Some(kvferry::layout::Share::WHOLE))]);
     let link = LinkId::allocate();
     let party = party(Side::Prefill, 0);

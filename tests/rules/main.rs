@@ -6,5 +6,6 @@ mod deadlines;
 mod flaws;
 mod joins;
 mod links;
+mod questions;
 mod transfers;
 mod walks;

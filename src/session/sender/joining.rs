@@ -2,11 +2,11 @@
 
 use super::SenderSession;
 use crate::error::{ErrorKind, Fault, Origin};
-use crate::ids::{GrantId, LinkId, Party, Rank};
+use crate::ids::{GrantId, LinkId, Party, Rank, Side};
 use crate::layout::Pairing;
 use crate::session::destination::{Destination, Lent};
 use crate::session::phase::Trigger;
-use crate::wire::{Cause, Grant, RoomFrame};
+use crate::wire::{Cause, Grant, RoomFrame, Status};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -84,8 +84,11 @@ impl SenderSession {
             return; // it has been told, or will be when everything has settled
         }
         let Some(destination) = self.destinations.get_mut(&link).filter(|d| d.joined.id == id) else {
-            return self.refuse_stranger(link, id);
+            return self.stranger(link, id);
         };
+        if destination.lent.as_ref().is_some_and(|lent| lent.is_of(grant)) {
+            return; // repeated
+        }
         if destination.lent.is_some() {
             let party = destination.joined.party;
             let fault = Fault::new(ErrorKind::Protocol, "granted twice");
@@ -110,10 +113,10 @@ impl SenderSession {
         self.conclude(now);
     }
 
-    /// Answers a grant of a receiver that has not joined.
-    pub fn refuse_stranger(&mut self, link: LinkId, id: GrantId) {
-        let cause = self.course.refusal(ErrorKind::Protocol, "grant without join".into());
-        self.refuse(link, id, cause);
+    /// Answers a receiver that has not joined, as far as is known here: it may join once more.
+    pub fn stranger(&mut self, link: LinkId, id: GrantId) {
+        let unknown = Status::new(Side::Prefill, None);
+        self.course.send(link, id, RoomFrame::Status(unknown));
     }
 
     /// What was given must meet what was lent, and be refused before a byte moves where it does not.

@@ -17,9 +17,9 @@ use super::work::{Chunk, Finish, Work};
 use super::{Action, Figures, Session};
 use crate::config::Deadlines;
 use crate::error::{ErrorKind, Fault, KVTransferError, Origin};
-use crate::ids::{GrantId, LinkId, Party, Rank, Room};
+use crate::ids::{GrantId, LinkId, Party, Rank, Room, Side};
 use crate::poll::{KVPoll, Release};
-use crate::wire::{Cause, Done, Offer, RoomFrame};
+use crate::wire::{Cause, Done, Offer, RoomFrame, Status};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -66,7 +66,7 @@ impl SenderSession {
         if self.course.state().is_terminal() {
             return;
         }
-        for Destination { joined, .. } in self.destinations.values().filter(|d| !d.down && !d.done_sent) {
+        for Destination { joined, .. } in self.destinations.values().filter(|d| !d.down && d.done.is_none()) {
             self.course.send(joined.link, joined.id, RoomFrame::Offer(offer.clone()));
         }
         self.offer = Some(offer);
@@ -100,6 +100,15 @@ impl SenderSession {
     /// Receivers that joined, by link.
     pub fn receivers(&self) -> impl Iterator<Item = (LinkId, GrantId)> + '_ {
         self.destinations.iter().map(|(link, d)| (*link, d.joined.id))
+    }
+
+    /// What each receiver was told last of all, once the room has ended.
+    pub fn last_words(&self) -> impl Iterator<Item = (Party, GrantId, Option<RoomFrame>)> + '_ {
+        let words = |d: &Destination| match (self.course.cause(), &d.done) {
+            (Some(cause), _) => Some(RoomFrame::Failed(cause)),
+            (None, done) => done.clone().map(RoomFrame::Done),
+        };
+        self.destinations.values().map(move |d| (d.joined.party, d.joined.id, words(d)))
     }
 
     /// Ends the room for the reason a receiver gave before it could join.
@@ -143,7 +152,7 @@ impl SenderSession {
         let total = self.work.finish.as_ref().map(|finish| (finish.tokens, finish.payload.clone()));
         for destination in self.destinations.values_mut().filter(|d| !d.down) {
             let JoinedLink { link, id, peer_counts, .. } = destination.joined;
-            if destination.done_sent {
+            if destination.done.is_some() {
                 continue; // it counts by itself now
             }
             while let Some(stage) = destination.next_done_stage() {
@@ -162,8 +171,9 @@ impl SenderSession {
                 _ => continue,
             };
             let (ops, bytes) = destination.totals();
-            self.course.send(link, id, RoomFrame::Done(Done { tokens, ops, bytes, payload }));
-            destination.done_sent = true;
+            let done = Done { tokens, ops, bytes, payload };
+            self.course.send(link, id, RoomFrame::Done(done.clone()));
+            destination.done = Some(done);
         }
         if self.course.state() == KVPoll::Transferring
             && total.is_some()
@@ -185,6 +195,38 @@ impl SenderSession {
             if destination.owes_quiet && destination.is_settled() {
                 self.course.send(link, id, RoomFrame::Quiet);
                 destination.owes_quiet = false;
+            }
+        }
+    }
+
+    /// Asks receivers that nothing was heard of.
+    fn ask(&mut self) {
+        for Destination { joined, .. } in self.destinations.values().filter(|d| d.is_asked()) {
+            self.course.send(joined.link, joined.id, RoomFrame::Query { asked: Side::Decode });
+        }
+    }
+
+    /// A receiver asks, perhaps over a later link: the last word to it is said again, if there was one.
+    fn answer(&mut self, link: LinkId, id: GrantId) {
+        let mut asking =
+            self.destinations.iter().filter(|(at, d)| d.joined.id == id && (**at == link || d.down));
+        let state = self.course.state();
+        let Some((_, destination)) = asking.next().filter(|_| asking.next().is_none()) else {
+            return self.stranger(link, id);
+        };
+        match (self.course.cause(), &destination.done) {
+            (Some(cause), _) => {
+                self.course.send(link, id, RoomFrame::Failed(cause));
+                if destination.is_settled() {
+                    self.course.send(link, id, RoomFrame::Quiet);
+                }
+            }
+            (None, Some(done)) => self.course.send(link, id, RoomFrame::Done(done.clone())),
+            (None, None) => {
+                let mut status = Status::new(Side::Prefill, Some(state));
+                status.granted = destination.lent.is_some();
+                status.bytes = destination.settled_bytes();
+                self.course.send(link, id, RoomFrame::Status(status));
             }
         }
     }
@@ -217,6 +259,9 @@ impl Session for SenderSession {
     }
 
     fn frame(&mut self, now: Instant, link: LinkId, id: GrantId, frame: &RoomFrame) {
+        if matches!(frame, RoomFrame::Query { asked: Side::Prefill }) {
+            return self.answer(link, id);
+        }
         let Some(destination) = self.destinations.get_mut(&link).filter(|d| d.joined.id == id) else {
             // An abort of a receiver that is no party here: it is quiet as far as we are concerned.
             if matches!(frame, RoomFrame::Abort(_)) {
@@ -234,6 +279,8 @@ impl Session for SenderSession {
                 }
                 self.course.fail_for(now, cause);
             }
+            // It is there, which is all this side wants to know.
+            RoomFrame::Status(Status { of: Side::Decode, .. }) => {}
             _ => {
                 let party = destination.joined.party;
                 let fault = Fault::new(ErrorKind::Protocol, "a receiver sent a frame of the sender");
@@ -257,6 +304,9 @@ impl Session for SenderSession {
         if let Some(fault) = self.course.overdue(now, || self.missing()) {
             self.fail(now, fault);
         }
+        if self.course.must_ask(now) {
+            self.ask();
+        }
         if self.release() == Release::Draining && self.course.must_fence(now) {
             let stuck = self.destinations.values().filter(|d| !d.down && !d.is_settled());
             let links: Vec<_> = stuck.map(|d| d.joined.link).collect();
@@ -269,7 +319,8 @@ impl Session for SenderSession {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.course.deadline(self.release() == Release::Draining)
+        let asks = self.destinations.values().any(Destination::is_asked);
+        self.course.deadline(self.release() == Release::Draining, asks)
     }
 
     fn state(&self) -> KVPoll {

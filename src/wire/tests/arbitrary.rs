@@ -9,7 +9,9 @@ use crate::layout::{
     TokenShard,
 };
 use crate::poll::KVPoll;
-use crate::wire::{Cause, DataHeader, Done, Frame, Grant, Hello, Layout, MAX_DETAIL, Offer, RoomFrame};
+use crate::wire::{
+    Cause, DataHeader, Done, Frame, Grant, Hello, Layout, MAX_DETAIL, Offer, RoomFrame, Status,
+};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option;
@@ -23,12 +25,6 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(|token| Frame::Ping { token }),
         any::<u64>().prop_map(|token| Frame::Pong { token }),
         (error_kind(), detail()).prop_map(|(kind, detail)| Frame::Goodbye { kind, detail }),
-        vec(id(), 0..8).prop_map(|rooms| Frame::Query { rooms }),
-        (id(), option::of(poll()), any::<u32>()).prop_map(|(id, state, tokens)| Frame::Status {
-            id,
-            state,
-            tokens
-        }),
         vec(region(), 0..8).prop_map(|regions| Frame::RegionsGone { regions }),
         vec(region(), 0..8).prop_map(|regions| Frame::RegionsClosed { regions }),
         (id(), room_frame()).prop_map(|(id, frame)| Frame::Room { id, frame }),
@@ -70,6 +66,10 @@ fn room_frame() -> impl Strategy<Value = RoomFrame> {
         cause().prop_map(RoomFrame::Failed),
         cause().prop_map(RoomFrame::Abort),
         Just(RoomFrame::Quiet),
+        side().prop_map(|asked| RoomFrame::Query { asked }),
+        (side(), any::<bool>(), any::<u64>(), option::of(poll())).prop_map(|(of, granted, bytes, state)| {
+            RoomFrame::Status(Status { of, granted, bytes, state })
+        }),
     ]
 }
 
@@ -163,9 +163,13 @@ fn entry() -> impl Strategy<Value = PoolEntry> {
     )
 }
 
+fn side() -> impl Strategy<Value = Side> {
+    prop_oneof![Just(Side::Prefill), Just(Side::Decode)]
+}
+
 fn cause() -> impl Strategy<Value = Cause> {
-    let side = prop_oneof![Just(Side::Prefill), Just(Side::Decode)];
-    let origin = (side, rank(), instance()).prop_map(|(side, rank, instance)| Party { side, rank, instance });
+    let origin =
+        (side(), rank(), instance()).prop_map(|(side, rank, instance)| Party { side, rank, instance });
     (origin, poll(), error_kind(), detail()).prop_map(|(origin, state, kind, detail)| Cause {
         origin,
         state,

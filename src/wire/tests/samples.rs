@@ -9,7 +9,7 @@ use crate::layout::{
     TokenShard,
 };
 use crate::poll::KVPoll;
-use crate::wire::{Cause, DataHeader, Done, Frame, Grant, Hello, Layout, Offer, RoomFrame};
+use crate::wire::{Cause, DataHeader, Done, Frame, Grant, Hello, Layout, Offer, RoomFrame, Status};
 use bytes::Bytes;
 
 pub(super) const ID: GrantId =
@@ -25,9 +25,6 @@ pub(super) fn frames() -> Vec<(&'static str, Frame)> {
         ("ping", Frame::Ping { token: 0x0123_4567_89ab_cdef }),
         ("pong", Frame::Pong { token: 0x0123_4567_89ab_cdef }),
         ("goodbye", Frame::Goodbye { kind: ErrorKind::ShuttingDown, detail: "engine closed".into() }),
-        ("query", Frame::Query { rooms: vec![ID, GrantId { room: Room(u64::MAX), ..ID }] }),
-        ("status_known", Frame::Status { id: ID, state: Some(KVPoll::Success), tokens: 4096 }),
-        ("status_unknown", Frame::Status { id: ID, state: None, tokens: 0 }),
         ("regions_gone", Frame::RegionsGone { regions: regions() }),
         ("regions_closed", Frame::RegionsClosed { regions: regions() }),
         ("join", room(RoomFrame::Join { destinations: vec![Rank::tp(0), RANK] })),
@@ -49,6 +46,9 @@ pub(super) fn frames() -> Vec<(&'static str, Frame)> {
         ("failed", room(RoomFrame::Failed(cause(Side::Prefill, "deadline of 30 s passed")))),
         ("abort", room(RoomFrame::Abort(cause(Side::Decode, "größer als der Pool")))),
         ("quiet", room(RoomFrame::Quiet)),
+        ("query", room(RoomFrame::Query { asked: Side::Decode })),
+        ("status_known", room(RoomFrame::Status(status(Some(KVPoll::Transferring))))),
+        ("status_unknown", room(RoomFrame::Status(Status::new(Side::Prefill, None)))),
     ]
 }
 
@@ -138,6 +138,10 @@ fn grant() -> Grant {
 
 fn done(payload: &'static [u8]) -> Done {
     Done { tokens: 4096, ops: 96, bytes: 536_870_912, payload: Bytes::from_static(payload) }
+}
+
+fn status(state: Option<KVPoll>) -> Status {
+    Status { of: Side::Decode, granted: true, bytes: 536_870_912, state }
 }
 
 fn cause(side: Side, detail: &str) -> Cause {
