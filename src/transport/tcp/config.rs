@@ -1,6 +1,6 @@
 //! How a TCP transport is set up.
 
-use crate::address::Host;
+use crate::address::{Host, Network};
 use crate::memory::MAX_VECTORS;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ pub struct TcpConfig {
     pub(super) congestion: Option<String>,
     pub(super) arrivals: usize,
     pub(super) links: usize,
+    pub(super) permitted: Option<Vec<Network>>,
     pub(super) hello: Duration,
     pub(super) fault: Fault,
 }
@@ -65,6 +66,7 @@ impl TcpConfig {
             congestion: Some("cubic".into()),
             arrivals: 256,
             links: 4096,
+            permitted: None,
             hello: Duration::from_secs(5),
             fault: Fault::default(),
         }
@@ -133,6 +135,13 @@ impl TcpConfig {
     /// Links at most; further peers are turned away.
     pub fn links(mut self, links: usize) -> Self {
         self.links = links;
+        self
+    }
+
+    /// Networks that may be connected to; any unless this is called. Checked before each connection, after
+    /// a name is resolved.
+    pub fn permitted(mut self, networks: impl IntoIterator<Item = Network>) -> Self {
+        self.permitted = Some(networks.into_iter().collect());
         self
     }
 

@@ -150,7 +150,7 @@ impl TcpTransport {
         }
     }
 
-    /// Connects to the first of `candidates`.
+    /// Connects to the first of `candidates` that may be connected to.
     pub(super) fn start_dial(
         &mut self,
         link: LinkId,
@@ -159,6 +159,14 @@ impl TcpTransport {
         let Some(mut dial) = self.dials.remove(&link) else { return Ok(()) };
         self.forget_dial(link, &dial);
         let mut error = sockets::closed();
+        if let Some(permitted) = &self.config.permitted {
+            let is_permitted = |to: &SocketAddr| permitted.iter().any(|network| network.contains(to.ip()));
+            if let Some(to) = candidates.iter().find(|to| !is_permitted(to)) {
+                let detail = format!("{to} is outside the permitted networks");
+                error = TransportError::Address { name: NAME, detail };
+            }
+            candidates.retain(is_permitted);
+        }
         while !candidates.is_empty() {
             let started = dial.start(candidates.remove(0), &self.config);
             match started.and_then(|()| self.watch_dial(link, &dial)) {
