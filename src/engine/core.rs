@@ -12,6 +12,7 @@ use super::shared::Shared;
 use super::slot::Slot;
 use super::targets::{Farewell, Targets};
 use super::wake::WaitSet;
+use super::warning::Warning;
 use crate::bootstrap::Registration;
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{LinkId, Party, RegionId, Side};
@@ -44,6 +45,8 @@ pub(super) struct Core {
     /// Source and destination of the write in hand, kept for their capacity.
     pub(super) extents: (Vec<Extent>, Vec<Extent>),
     pub(super) pings: u64,
+    /// Peers that broke the format.
+    pub(super) malformed: Warning,
     is_closed: bool,
     events: Vec<Event>,
     actions: Vec<Action>,
@@ -79,6 +82,7 @@ impl Core {
             woken: Vec::new(),
             extents: (Vec::new(), Vec::new()),
             pings: 0,
+            malformed: Warning::default(),
             is_closed: false,
             events: Vec::new(),
             actions: Vec::new(),

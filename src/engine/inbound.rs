@@ -93,7 +93,7 @@ impl Core {
         let frame = match Frame::decode(bytes) {
             Ok(frame) => frame,
             Err(error) => {
-                shared.counters.malformed.fetch_add(1, Ordering::Relaxed);
+                self.count_malformed(shared, now, id, &error);
                 return self.end_link(id, Fault::caused_by(ErrorKind::Protocol, "malformed frame", error));
             }
         };
@@ -151,6 +151,11 @@ impl Core {
                 shared.counters.late.fetch_add(1, Ordering::Relaxed);
                 return;
             };
+            // Only its sources have a say in it.
+            if !room.transports.contains_key(&link) {
+                shared.counters.late.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
             room.session.frame(now, link, id, &frame);
             return self.follow_up(shared, now, (Side::Decode, id.room), News::All);
         }
@@ -160,7 +165,27 @@ impl Core {
         }
         // No sender, or one of another attempt: this attempt's may have ended, or be yet to come.
         let answers = self.lobby.frame(now, link, party, id, frame, bytes);
+        let is_busy = |answer: &Answer| matches!(&answer.frame, RoomFrame::Failed(cause) if cause.kind == ErrorKind::Busy);
+        if answers.iter().any(is_busy)
+            && let Some(link) = self.links.get_mut(&link)
+            && let Some(count) = link.busy.due(now)
+        {
+            tracing::warn!(peer = %party, count, "no space for receivers without a sender");
+        }
         self.answer(answers);
+    }
+
+    fn count_malformed(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        link: LinkId,
+        error: &dyn std::error::Error,
+    ) {
+        shared.counters.malformed.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.malformed.due(now) {
+            tracing::warn!(%link, error = %error, count, "peers broke the format, their links are ended");
+        }
     }
 
     /// A receiver's frame for a sender that is here.
@@ -217,6 +242,9 @@ impl Core {
         quiesced: bool,
         error: TransportError,
     ) {
+        if matches!(error, TransportError::Format { .. }) {
+            self.count_malformed(shared, now, id, &error);
+        }
         let link = self.links.remove(&id);
         let reason = link.as_ref().and_then(|link| link.reason.clone());
         // What a peer says when it goes is an answer, not a fault of the network.

@@ -1,6 +1,7 @@
 //! Links as the engine sees them: who is at the other end, what pools it has, what is under way.
 
 use super::rooms::Key;
+use super::warning::Warning;
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{GroupSizes, Instance, Party, Rank, Room, Side};
 use crate::layout::{Mismatch, Pairing, PoolLayout};
@@ -32,6 +33,8 @@ pub(super) struct Link {
     pub(super) heard: Instant,
     /// Why this side ends it, if it does.
     pub(super) reason: Option<Fault>,
+    /// The peer's receivers that were sent away.
+    pub(super) busy: Warning,
     to_peer: Option<Paired>,
     from_peer: Option<Paired>,
 }
@@ -74,6 +77,7 @@ impl Link {
             is_full: false,
             heard: now,
             reason: None,
+            busy: Warning::default(),
             to_peer: None,
             from_peer: None,
         }

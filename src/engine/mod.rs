@@ -9,7 +9,7 @@
 //! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`: what the loop knows
 //! - `shared.rs`: what handles and the loop have in common; the lock order
 //! - `wake.rs`, `thread.rs`, `clock.rs`: who runs the loop, and when
-//! - `stats.rs`: counters and figures
+//! - `stats.rs`: counters and figures; `warning.rs`: warnings at a limited rate
 
 mod builder;
 mod changes;
@@ -33,6 +33,7 @@ mod targets;
 mod thread;
 mod usage;
 mod wake;
+mod warning;
 mod work;
 
 pub use builder::EngineBuilder;
@@ -322,6 +323,7 @@ impl Engine {
         stats.links = core.links.len();
         (stats.targets, stats.unreachable) = core.targets.sizes();
         (stats.parked, stats.remembered) = core.lobby.sizes();
+        stats.late += core.lobby.late();
         stats
     }
 

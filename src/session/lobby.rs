@@ -33,6 +33,7 @@ pub struct Lobby {
     /// Who gave up before its sender came, and why, in order.
     aborted: BTreeMap<(Room, Attempt), VecDeque<GivenUp>>,
     memories: VecDeque<(Instant, Memory)>,
+    late: u64,
 }
 
 /// A frame kept for a sender yet to come.
@@ -135,6 +136,7 @@ impl Lobby {
             verdicts: BTreeMap::new(),
             aborted: BTreeMap::new(),
             memories: VecDeque::new(),
+            late: 0,
         }
     }
 
@@ -152,7 +154,8 @@ impl Lobby {
         match frame {
             RoomFrame::Query { asked: Side::Prefill } => self.status(link, party, id),
             RoomFrame::Abort(cause) => {
-                self.find(link, id).and_then(|order| self.take(order));
+                let waited = self.find(link, id).and_then(|order| self.take(order));
+                self.late += u64::from(waited.is_none());
                 if self.remember_dead(now, party, id, None) {
                     let given_up = GivenUp { party, cause, since: now };
                     self.aborted.entry((id.room, id.attempt)).or_default().push_back(given_up);
@@ -160,9 +163,9 @@ impl Lobby {
                 }
                 vec![Answer { link, id, frame: RoomFrame::Quiet }]
             }
-            _ if is_dead => Vec::new(),
+            _ if is_dead => self.too_late(),
             // Said twice: the first one counts.
-            RoomFrame::Join { .. } if self.find(link, id).is_some() => Vec::new(),
+            RoomFrame::Join { .. } if self.find(link, id).is_some() => self.too_late(),
             RoomFrame::Join { .. } => {
                 if let Some(cause) = self.verdict(party, id) {
                     self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause.clone())));
@@ -181,9 +184,9 @@ impl Lobby {
             }
             RoomFrame::Grant(mut grant) => {
                 // Nothing is kept of a grant whose join was answered, or was never sent, or of a second one.
-                let Some(order) = self.find(link, id) else { return Vec::new() };
+                let Some(order) = self.find(link, id) else { return self.too_late() };
                 if self.waiting.get(&order).is_none_or(|waiting| waiting.grant.is_some()) {
-                    return Vec::new();
+                    return self.too_late();
                 }
                 grant.pages.iter_mut().for_each(|(_, list)| list.indices.shrink_to_fit());
                 let frame = RoomFrame::Grant(grant);
@@ -296,6 +299,16 @@ impl Lobby {
     /// Frames parked and ends remembered.
     pub fn sizes(&self) -> (usize, usize) {
         (self.frames, self.memories.len())
+    }
+
+    /// Frames that came for nobody: late, repeated, or of a receiver that was never here.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    fn too_late(&mut self) -> Vec<Answer> {
+        self.late += 1;
+        Vec::new()
     }
 
     fn verdict(&mut self, party: Party, id: GrantId) -> Option<Cause> {
