@@ -55,6 +55,7 @@ impl Handle {
         let since =
             |at: Option<std::time::Instant>| at.map(|at| at.saturating_duration_since(figures.created));
         TransferStats {
+            known: since(figures.known),
             granted: since(figures.granted),
             first_byte: since(figures.first_byte),
             last_byte: since(figures.last_byte),

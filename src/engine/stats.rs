@@ -28,13 +28,15 @@ pub struct Stats {
     pub succeeded: u64,
     /// Rooms that failed, by cause.
     pub failed: BTreeMap<&'static str, u64>,
+    /// Those of them whose cause arose in another process, by cause.
+    pub failed_elsewhere: BTreeMap<&'static str, u64>,
     /// Bytes of rooms that ended.
     pub bytes: u64,
     /// Writes that arrived damaged and were asked for again.
     pub damaged: u64,
-    /// Frames for rooms that were not there any more.
+    /// Frames for rooms that were not there, or not there any more.
     pub late: u64,
-    /// Control frames that were none.
+    /// Control frames that were none, and connections on which a peer broke a transport's format.
     pub malformed: u64,
 }
 
@@ -42,6 +44,8 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct TransferStats {
+    /// Every party was known and ready: the end of `Bootstrapping`.
+    pub known: Option<Duration>,
     /// Every grant was in (sender) or given (receiver).
     pub granted: Option<Duration>,
     /// The first write was posted or landed.
@@ -61,22 +65,53 @@ pub(super) struct Counters {
     pub(super) malformed: AtomicU64,
     succeeded: AtomicU64,
     bytes: AtomicU64,
-    failed: Mutex<BTreeMap<&'static str, u64>>,
+    failed: Mutex<Failed>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Failed {
+    all: BTreeMap<&'static str, u64>,
+    elsewhere: BTreeMap<&'static str, u64>,
+}
+
+impl TransferStats {
+    /// Time until every party was known and ready.
+    pub fn bootstrap_wait(&self) -> Option<Duration> {
+        self.known
+    }
+
+    /// Time from then until the first byte moved: for pages, for work, for other rooms.
+    pub fn queue_time(&self) -> Option<Duration> {
+        Some(self.first_byte?.saturating_sub(self.known?))
+    }
+
+    /// Time from the first byte to the last.
+    pub fn transfer_time(&self) -> Option<Duration> {
+        Some(self.last_byte?.saturating_sub(self.first_byte?))
+    }
 }
 
 impl Counters {
     pub(super) fn ended(&self, session: &dyn Session) {
         self.bytes.fetch_add(session.figures().bytes, Ordering::Relaxed);
         match session.error() {
-            Some(error) => *self.failed.lock().entry(name(error.kind)).or_default() += 1,
+            Some(error) => {
+                let mut failed = self.failed.lock();
+                *failed.all.entry(name(error.kind)).or_default() += 1;
+                if error.is_from_another_rank() {
+                    *failed.elsewhere.entry(name(error.kind)).or_default() += 1;
+                }
+            }
             None => drop(self.succeeded.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
     pub(super) fn read(&self) -> Stats {
+        let Failed { all: failed, elsewhere: failed_elsewhere } = self.failed.lock().clone();
         Stats {
             succeeded: self.succeeded.load(Ordering::Relaxed),
-            failed: self.failed.lock().clone(),
+            failed,
+            failed_elsewhere,
             bytes: self.bytes.load(Ordering::Relaxed),
             damaged: self.damaged.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),

@@ -47,12 +47,22 @@ impl Course {
             ask_at: now.checked_add(deadlines.query),
             fenced: false,
             actions: VecDeque::new(),
-            figures: Figures { created: now, granted: None, first_byte: None, last_byte: None, bytes: 0 },
+            figures: Figures {
+                created: now,
+                known: None,
+                granted: None,
+                first_byte: None,
+                last_byte: None,
+                bytes: 0,
+            },
         }
     }
 
     pub(super) fn step(&mut self, now: Instant, trigger: Trigger) {
         if let Some(next) = self.state.on(trigger) {
+            if trigger == Trigger::Known {
+                self.figures.known = Some(now);
+            }
             self.state = next;
             self.entered = now;
             self.progress(now);

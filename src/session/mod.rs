@@ -112,6 +112,8 @@ pub trait Session {
 pub struct Figures {
     /// The session was made.
     pub created: Instant,
+    /// Every party was known and ready.
+    pub known: Option<Instant>,
     /// Every grant was in (sender) or given (receiver).
     pub granted: Option<Instant>,
     /// The first write was posted (sender) or landed (receiver).
