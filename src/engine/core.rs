@@ -271,6 +271,10 @@ impl Core {
         self.links.values_mut().for_each(|link| {
             link.rooms.remove(&key);
         });
+        // Before the end is seen: whoever sees it may take the number, and the place, at once.
+        if let Some(slot) = self.rooms.slot(key) {
+            shared.forget(slot);
+        }
         self.rooms.publish(key, true);
         let slot = match key.0 {
             Side::Prefill => {
@@ -297,7 +301,6 @@ impl Core {
                 receiver.slot
             }
         };
-        shared.forget(&slot);
         shared.feed.note(&slot);
         self.woken.append(&mut slot.take_wakers());
     }

@@ -317,9 +317,10 @@ impl Engine {
     /// Counters and table sizes.
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;
+        // First: a room whose end can be seen has left every table when the turn is over.
+        let core = shared.core.lock();
         let mut stats = shared.counters.read();
         stats.rooms = shared.live.lock().len();
-        let core = shared.core.lock();
         stats.links = core.links.len();
         (stats.targets, stats.unreachable) = core.targets.sizes();
         (stats.parked, stats.remembered) = core.lobby.sizes();
