@@ -7,6 +7,7 @@
 
 use super::layouts::Announced;
 use super::links::{Link, Pools};
+use super::liveness::Beat;
 use super::rooms::{Key, Rooms};
 use super::shared::Shared;
 use super::slot::Slot;
@@ -26,7 +27,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Everything that moves. Behind the engine's one lock, which is never held over a copy or a system
 /// call that waits.
@@ -47,10 +48,10 @@ pub(super) struct Core {
     pub(super) pings: u64,
     /// Peers that broke the format.
     pub(super) malformed: Warning,
+    pub(super) beat: Beat,
     is_closed: bool,
     events: Vec<Event>,
     actions: Vec<Action>,
-    housekeeping: Option<Instant>,
 }
 
 /// How much of a room's view may have changed.
@@ -83,10 +84,10 @@ impl Core {
             extents: (Vec::new(), Vec::new()),
             pings: 0,
             malformed: Warning::default(),
+            beat: Beat::default(),
             is_closed: false,
             events: Vec::new(),
             actions: Vec::new(),
-            housekeeping: None,
         }
     }
 
@@ -110,7 +111,7 @@ impl Core {
             let answers = self.lobby.tick(now);
             self.answer(answers);
         }
-        self.keep_house(shared, now);
+        self.beat(shared, now);
         did + self.pump(shared, now)
     }
 
@@ -120,7 +121,7 @@ impl Core {
             return None;
         }
         let (rooms, targets) = (self.rooms.deadline(), self.targets.deadline());
-        let deadlines = [rooms, targets, self.lobby.deadline(), self.housekeeping];
+        let deadlines = [rooms, targets, self.lobby.deadline(), self.beat.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
@@ -304,18 +305,4 @@ impl Core {
         shared.feed.note(&slot);
         self.woken.append(&mut slot.take_wakers());
     }
-
-    fn keep_house(&mut self, shared: &Shared, now: Instant) {
-        if self.housekeeping.is_some_and(|at| now < at) {
-            return;
-        }
-        let was_set = self.housekeeping.is_some();
-        let idle = self.links.is_empty() && self.rooms.is_empty();
-        self.housekeeping = (!idle).then(|| now + shared.config.liveness.interval.min(LONGEST_HOUSEKEEPING));
-        if was_set {
-            self.beat(shared, now);
-        }
-    }
 }
-
-const LONGEST_HOUSEKEEPING: Duration = Duration::from_millis(500);

@@ -16,6 +16,7 @@ use std::time::Instant;
 impl Core {
     pub(super) fn event(&mut self, shared: &Shared, now: Instant, transport: usize, event: Event) {
         match event {
+            Event::Alive { link } => self.hear(now, link),
             Event::Connected { link } => self.connected(shared, now, transport, link),
             Event::Control { link, frame } => self.control(shared, now, link, &frame),
             Event::Landed { link, grant, op, bytes } => {
@@ -72,7 +73,8 @@ impl Core {
     fn connected(&mut self, shared: &Shared, now: Instant, transport: usize, id: LinkId) {
         let caps = self.transports[transport].caps();
         let link = self.links.entry(id).or_insert_with(|| Link::new(now, transport, caps));
-        (link.is_connected, link.heard) = (true, now);
+        (link.is_connected, link.heard, link.pinged) = (true, now, now);
+        self.beat.watch(now, &shared.config.liveness);
         let place = &shared.place;
         self.send(
             id,

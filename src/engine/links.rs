@@ -31,6 +31,8 @@ pub(super) struct Link {
     /// The transport said `Full`; until something settles.
     pub(super) is_full: bool,
     pub(super) heard: Instant,
+    /// When it was asked for a sign of life.
+    pub(super) pinged: Instant,
     /// Why this side ends it, if it does.
     pub(super) reason: Option<Fault>,
     /// The peer's receivers that were sent away.
@@ -76,6 +78,7 @@ impl Link {
             in_flight: 0,
             is_full: false,
             heard: now,
+            pinged: now,
             reason: None,
             busy: Warning::default(),
             to_peer: None,

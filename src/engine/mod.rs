@@ -7,6 +7,7 @@
 //! - `slot.rs`, `changes.rs`: what callers see of a room
 //! - `core.rs`, `commands.rs`, `inbound.rs`, `reach.rs`, `outbound.rs`: the loop
 //! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`: what the loop knows
+//! - `liveness.rs`: signs of life
 //! - `shared.rs`: what handles and the loop have in common; the lock order
 //! - `wake.rs`, `thread.rs`, `clock.rs`: who runs the loop, and when
 //! - `stats.rs`: counters and figures; `warning.rs`: warnings at a limited rate
@@ -20,6 +21,7 @@ mod handle;
 mod inbound;
 mod layouts;
 mod links;
+mod liveness;
 mod outbound;
 mod reach;
 mod receiver;

@@ -80,25 +80,6 @@ impl Core {
         self.transports[link.transport].disconnect(id);
     }
 
-    /// A ping on links that were silent, an end to those that stayed so.
-    pub(super) fn beat(&mut self, shared: &Shared, now: Instant) {
-        let liveness = &shared.config.liveness;
-        let silent = self.links.iter().filter(|(_, link)| {
-            now - link.heard >= liveness.interval && link.reason.is_none() && link.is_connected
-        });
-        let silent: Vec<_> = silent.map(|(id, link)| (*id, now - link.heard)).collect();
-        for (id, silence) in silent {
-            if silence >= liveness.timeout {
-                let detail = format!("no sign of life for {silence:.1?}");
-                self.end_link(id, Fault::new(ErrorKind::PeerLost, detail));
-            } else {
-                self.pings += 1;
-                let token = self.pings;
-                self.send(id, &Frame::Ping { token });
-            }
-        }
-    }
-
     /// Puts a sender on the ring of each link it may have writes for.
     pub(super) fn enqueue_writes(&mut self, (side, room): Key) {
         if side != Side::Prefill {

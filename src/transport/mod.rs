@@ -155,6 +155,12 @@ pub enum TransportError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
+    /// The peer lives: a part of something large has come or was taken, and there is nothing else to say
+    /// of it yet.
+    Alive {
+        /// The link.
+        link: LinkId,
+    },
     /// A link is usable: one this side asked for, or one a peer opened.
     Connected {
         /// The link.

@@ -311,3 +311,45 @@ fn a_damaged_payload_is_reported_and_may_come_again() {
         pair.assert_arrived(&job);
     });
 }
+
+#[test]
+fn parts_of_a_large_frame_are_signs_of_life() {
+    watched("parts", || {
+        let mut pair = Pair::new::<Tcp>(Shape::SMALL);
+        let (mut control, _lane) = open_by_hand(&mut pair);
+        control.write_all(&frame(1, b"hello")).unwrap();
+        let large = frame(3, &[7; 100_000]);
+        let alive = |end: &End| end.count(|event| matches!(event, Event::Alive { .. }));
+        let mut parts = large.chunks(10_000).peekable();
+        while let Some(part) = parts.next() {
+            let before = alive(&pair.receiver);
+            control.write_all(part).unwrap();
+            if parts.peek().is_some() {
+                drive([&mut pair.receiver], |[receiver]| alive(receiver) > before);
+            }
+        }
+        drive([&mut pair.receiver], |[receiver]| receiver.frames().len() == 2);
+        assert_eq!(pair.receiver.frames()[1], large);
+    });
+}
+
+#[test]
+fn a_peer_that_reads_on_is_a_sign_of_life() {
+    watched("reading", || {
+        let mut pair = Pair::new::<Tcp>(Shape::SMALL);
+        let (mut control, _lane) = open_by_hand(&mut pair);
+        let link = *pair.receiver.connected().last().unwrap();
+        let large = frame(3, &vec![7; 15 << 20]);
+        pair.receiver.transport.send_control(link, large.clone()).unwrap();
+        let alive = |end: &End| end.count(|event| matches!(event, Event::Alive { .. }));
+        pair.receiver.transport.progress(&mut pair.receiver.log);
+        let mut read = vec![0; large.len()];
+        let reader = std::thread::spawn(move || control.read_exact(&mut read).map(|()| read));
+        drive([&mut pair.receiver], |[receiver]| alive(receiver) > 0);
+        while !reader.is_finished() {
+            pair.receiver.transport.progress(&mut pair.receiver.log);
+            std::thread::yield_now();
+        }
+        assert!(reader.join().unwrap().unwrap() == large);
+    });
+}

@@ -55,6 +55,7 @@ engines! {
         misuse_is_answered_at_once_and_touches_no_room;
     peers:
         a_peer_that_went_fails_new_rooms_fast_and_serves_again_when_it_is_back
+        a_frozen_peer_is_lost_when_the_silence_is_too_long_and_a_busy_one_is_not
         a_room_that_waits_outlives_a_short_restart_of_its_peer;
     driving:
         an_engine_without_thread_runs_on_its_descriptor_alone

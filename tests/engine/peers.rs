@@ -108,6 +108,32 @@ pub(crate) fn a_room_that_waits_outlives_a_short_restart_of_its_peer(network: &N
     panic!("no room that waited has seen its peer come back");
 }
 
+pub(crate) fn a_frozen_peer_is_lost_when_the_silence_is_too_long_and_a_busy_one_is_not(network: &Network) {
+    let _dog = watched();
+    let mut config = patient();
+    config.liveness.interval = Duration::from_millis(100);
+    config.liveness.timeout = Duration::from_millis(1500);
+    let decode = network.node_with("decode", 8, config);
+    let builder = Engine::builder(Place::alone("frozen")).model("test").manual_progress();
+    let frozen = Node::with(builder.boxed_transport(network.transport("frozen")).build().unwrap(), 8);
+    let busy = network.node("busy", 8);
+    let (lost, kept) = (receiver(&decode, 1, &frozen.engine.addresses()), decode.receiver(2, &busy));
+    let sender = frozen.sender(1);
+    while sender.granted().is_none() {
+        frozen.engine.progress_or_wait(PATIENCE).unwrap();
+    }
+    // From here on nobody drives it.
+    assert_eq!(lost.wait(PATIENCE), KVPoll::Failed);
+    let error = lost.error().unwrap();
+    assert!(error.kind == ErrorKind::PeerLost && error.detail.contains("no sign of life"), "{error}");
+    assert!(error.elapsed >= config.liveness.timeout && error.elapsed < LONG / 10, "{error}");
+    assert_eq!(kept.poll(), KVPoll::WaitingForInput, "{:?}", kept.error());
+    // It comes back, hears of its end, and is of use again.
+    while sender.poll() != KVPoll::Failed {
+        frozen.engine.progress_or_wait(PATIENCE).unwrap();
+    }
+}
+
 #[test]
 fn another_instance_at_an_address_ends_all_links_of_the_former() {
     let _dog = watched();

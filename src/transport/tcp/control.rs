@@ -34,11 +34,12 @@ impl Control {
         Ok(self.waiting)
     }
 
-    /// Sends what can be sent.
-    pub(super) fn flush(&mut self) -> Result<(), TransportError> {
+    /// Sends what can be sent. Returns how many bytes that was.
+    pub(super) fn flush(&mut self) -> Result<u64, TransportError> {
+        let before = self.waiting;
         while let Some(frame) = self.out.front_mut() {
             match sockets::send(self.socket.as_fd(), frame)? {
-                Moved::Blocked => return Ok(()),
+                Moved::Blocked => break,
                 Moved::Bytes(count) => {
                     self.waiting -= count as u64;
                     frame.advance(count);
@@ -48,21 +49,21 @@ impl Control {
                 }
             }
         }
-        Ok(())
+        Ok(before - self.waiting)
     }
 
     /// Receives about `budget` bytes at most and hands on every frame that is whole. The frames
-    /// before an error are handed on as well.
+    /// before an error are handed on as well. Returns how many bytes came.
     pub(super) fn receive(
         &mut self,
         budget: usize,
         scratch: &mut [u8],
         mut each: impl FnMut(Bytes),
-    ) -> Result<(), TransportError> {
+    ) -> Result<usize, TransportError> {
         let mut received = 0;
         while received < budget {
             match sockets::receive(self.socket.as_fd(), scratch)? {
-                Moved::Blocked => return Ok(()),
+                Moved::Blocked => break,
                 Moved::Bytes(count) => {
                     received += count;
                     self.input.extend_from_slice(&scratch[..count]);
@@ -70,7 +71,7 @@ impl Control {
                 }
             }
         }
-        Ok(())
+        Ok(received)
     }
 
     /// Whether bytes wait to be sent.

@@ -294,10 +294,19 @@ impl TcpTransport {
     /// The control connection is ready.
     pub(super) fn serve_control(&mut self, link: LinkId, flags: EventFlags, events: &mut Vec<Event>) {
         let Some(open) = self.links.get_mut(&link) else { return };
+        let before = events.len();
         let frames = |frame| events.push(Event::Control { link, frame });
-        let mut served = open.control.receive(CONTROL_A_TURN, &mut self.scratch, frames);
+        let received = open.control.receive(CONTROL_A_TURN, &mut self.scratch, frames);
+        let mut has_moved = matches!(received, Ok(1..));
+        let mut served = received.map(drop);
         if served.is_ok() && flags.contains(EventFlags::OUT) && open.closing.is_none() {
-            served = open.control.flush();
+            // What was waiting for the peer to read on.
+            let sent = open.control.flush();
+            has_moved |= matches!(sent, Ok(1..));
+            served = sent.map(drop);
+        }
+        if has_moved && events.len() == before && open.closing.is_none() {
+            events.push(Event::Alive { link });
         }
         match (served, &mut open.closing) {
             (Ok(()), None) => self.watch_control(link),
