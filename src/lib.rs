@@ -108,6 +108,7 @@ pub use config::{Config, ConfigError, Deadlines, Limits, Liveness};
 pub use engine::{
     Accepted, BuildError, Change, Chunk, CloseReport, Engine, EngineBuilder, Finish, Grant, Granted,
     KVReceiver, KVSender, Offer, Place, RoomOptions, Source, Sources, Stats, TransferStats, UsageError,
+    Withdrawal,
 };
 pub use error::{ErrorKind, Fault, KVTransferError, Origin};
 pub use ids::{

@@ -8,6 +8,7 @@
 use super::layouts::Announced;
 use super::links::{Link, Pools};
 use super::liveness::Beat;
+use super::regions::Withdrawals;
 use super::rooms::{Key, Rooms};
 use super::shared::Shared;
 use super::slot::Slot;
@@ -16,7 +17,7 @@ use super::wake::WaitSet;
 use super::warning::Warning;
 use crate::bootstrap::Registration;
 use crate::error::{ErrorKind, Fault};
-use crate::ids::{LinkId, Party, RegionId, Side};
+use crate::ids::{LinkId, Party, Rank, RegionId, Side};
 use crate::layout::Extent;
 use crate::memory::{Mark, Region};
 use crate::poll::Release;
@@ -39,6 +40,7 @@ pub(super) struct Core {
     pub(super) rooms: Rooms,
     pub(super) lobby: Lobby,
     pub(super) regions: BTreeMap<RegionId, Region>,
+    pub(super) withdrawals: Withdrawals,
     pub(super) announced: Option<Arc<Announced>>,
     pub(super) registration: Option<Box<dyn Registration>>,
     /// To be woken when the lock is free again.
@@ -78,6 +80,7 @@ impl Core {
             rooms: Rooms::default(),
             lobby: Lobby::new(party, patience, limits.parked_bytes, limits.tombstones),
             regions: BTreeMap::new(),
+            withdrawals: Withdrawals::default(),
             announced: None,
             registration: None,
             woken: Vec::new(),
@@ -104,6 +107,11 @@ impl Core {
         while let Some(key) = self.rooms.due(now) {
             if let Some(session) = self.rooms.session(key) {
                 session.tick(now);
+                let is_overdue = session.state().is_terminal() && session.deadline().is_none();
+                if is_overdue && session.release() == Release::Draining && self.rooms.quarantined.insert(key)
+                {
+                    shared.counters.quarantines.fetch_add(1, Ordering::Relaxed);
+                }
             }
             self.follow_up(shared, now, key, News::All);
         }
@@ -181,12 +189,17 @@ impl Core {
         }
     }
 
-    /// Lets go of every descriptor and of all memory lent.
-    pub(super) fn let_go(&mut self) {
+    /// Whether peers may have keys of our regions.
+    pub(super) fn has_keyed_links(&self) -> bool {
+        self.links.values().any(|link| !link.keyed.is_empty())
+    }
+
+    /// Lets go of every descriptor and of all memory lent; gives the regions that a peer may still reach.
+    pub(super) fn let_go(&mut self) -> Vec<(RegionId, Vec<Rank>)> {
         self.is_closed = true;
-        self.links.clear();
         self.transports.clear();
         self.regions.clear();
+        self.end_withdrawals()
     }
 
     /// How peers reach this engine.

@@ -92,7 +92,7 @@ impl Drop for Handle {
 }
 
 /// Runs a future on this thread, for so long at most.
-fn block_on<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> {
+pub(super) fn block_on<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> {
     let waker = WAKER.with(Waker::clone);
     let mut future = pin!(future);
     let end = clock::now().checked_add(timeout);

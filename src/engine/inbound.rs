@@ -46,6 +46,7 @@ impl Core {
                 self.follow_up(shared, now, (Side::Prefill, grant.room), News::Bytes);
             }
             Event::Refused { link, grant, detail } => {
+                shared.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let receiver = self.rooms.receivers.get_mut(&grant.room);
                 if let Some(room) = receiver.filter(|room| room.session.id() == grant) {
                     room.session.refused(now, link, &detail);
@@ -125,8 +126,12 @@ impl Core {
             }
             Frame::Ping { token } => self.send(id, &Frame::Pong { token }),
             Frame::Goodbye { kind, detail } => self.end_link(id, Fault::new(kind, detail)),
-            // Two-sided links map nothing of the peer's, so nothing has to be closed first.
-            Frame::RegionsGone { regions } => self.send(id, &Frame::RegionsClosed { regions }),
+            Frame::RegionsGone { regions } => {
+                let transport = &mut self.transports[link.transport];
+                regions.iter().for_each(|region| transport.forget_import(id, *region));
+                self.send(id, &Frame::RegionsClosed { regions });
+            }
+            Frame::RegionsClosed { regions } => self.regions_closed(id, &regions),
             Frame::Room { id: grant, frame } => self.room_frame(shared, now, id, grant, frame, bytes.len()),
             // Answers whose arrival is all they have to say, and a repeated hello.
             _ => {}
@@ -252,9 +257,17 @@ impl Core {
         // What a peer says when it goes is an answer, not a fault of the network.
         let refusals = [ErrorKind::Layout, ErrorKind::Protocol, ErrorKind::ShuttingDown];
         let refused = reason.clone().filter(|fault| refusals.contains(&fault.kind));
-        let fault = reason.unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
+        let fault =
+            reason.clone().unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
         tracing::debug!(link = %id, detail = %fault.detail, "link down");
         self.lobby.link_down(id);
+        let is_goodbye = reason.as_ref().is_some_and(|fault| fault.kind == ErrorKind::ShuttingDown);
+        if link.as_ref().is_some_and(|link| link.is_connected) && !is_goodbye {
+            shared.counters.links_lost.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(link) = &link {
+            self.keys_ended(id, link, quiesced);
+        }
         for key in link.map(|link| link.rooms).unwrap_or_default() {
             if let Some(session) = self.rooms.session(key) {
                 session.link_down(now, id, quiesced, fault.clone());

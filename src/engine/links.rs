@@ -3,7 +3,7 @@
 use super::rooms::Key;
 use super::warning::Warning;
 use crate::error::{ErrorKind, Fault};
-use crate::ids::{GroupSizes, Instance, Party, Rank, Room, Side};
+use crate::ids::{GroupSizes, Instance, Party, Rank, RegionId, Room, Side};
 use crate::layout::{Mismatch, Pairing, PoolLayout};
 use crate::transport::{Caps, WriteModel};
 use crate::wire::Hello;
@@ -21,6 +21,8 @@ pub(super) struct Link {
     pub(super) is_connected: bool,
     pub(super) peer: Option<Peer>,
     pub(super) pools: Option<Pools>,
+    /// Regions of ours that the peer was given a key of.
+    pub(super) keyed: BTreeSet<RegionId>,
     /// Rooms that end with it.
     pub(super) rooms: BTreeSet<Key>,
     /// Rooms that may have writes for it, each once, served in turn.
@@ -72,6 +74,7 @@ impl Link {
             is_connected: false,
             peer: None,
             pools: None,
+            keyed: BTreeSet::new(),
             rooms: BTreeSet::new(),
             ring: VecDeque::new(),
             ringed: BTreeSet::new(),
@@ -99,6 +102,11 @@ impl Link {
     /// The peer as a party of a room in which it plays `side`.
     pub(super) fn party(&self, side: Side) -> Option<Party> {
         self.peer.as_ref().map(|peer| Party { side, rank: peer.rank, instance: peer.instance })
+    }
+
+    /// The peer's rank, as far as it is known.
+    pub(super) fn rank(&self) -> Rank {
+        self.peer.as_ref().map(|peer| peer.rank).unwrap_or_default()
     }
 
     /// A room that may have writes is served after the others.

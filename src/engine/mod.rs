@@ -8,6 +8,7 @@
 //! - `core.rs`, `commands.rs`, `inbound.rs`, `reach.rs`, `outbound.rs`: the loop
 //! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`: what the loop knows
 //! - `liveness.rs`: signs of life
+//! - `regions.rs`: memory that is taken back
 //! - `shared.rs`: what handles and the loop have in common; the lock order
 //! - `wake.rs`, `thread.rs`, `clock.rs`: who runs the loop, and when
 //! - `stats.rs`: counters and figures; `warning.rs`: warnings at a limited rate
@@ -25,6 +26,7 @@ mod liveness;
 mod outbound;
 mod reach;
 mod receiver;
+mod regions;
 mod rooms;
 mod sender;
 mod shared;
@@ -41,6 +43,7 @@ mod work;
 pub use builder::EngineBuilder;
 pub use changes::Change;
 pub use receiver::KVReceiver;
+pub use regions::Withdrawal;
 pub use sender::KVSender;
 pub use slot::Granted;
 pub use sources::{Source, Sources};
@@ -162,11 +165,13 @@ impl Engine {
         Ok(id)
     }
 
-    /// Takes memory back. It is no longer used when this returns.
+    /// Takes memory back, so that it can be freed or lent again: peers that can reach it are asked to let
+    /// go of it. It is used until the withdrawal [is done](Withdrawal::is_done), which is at once where
+    /// nobody else can reach it.
     ///
     /// # Errors
-    /// The layout still names it.
-    pub fn deregister(&self, region: RegionId) -> Result<(), UsageError> {
+    /// The layout still names it, or it is not lent.
+    pub fn withdraw(&self, region: RegionId) -> Result<Withdrawal, UsageError> {
         let shared = self.open()?;
         let mut core = shared.core.lock();
         let named =
@@ -174,10 +179,10 @@ impl Engine {
         if core.announced.as_ref().is_some_and(named) {
             return Err(UsageError::RegionInUse(region));
         }
-        if core.regions.remove(&region).is_some() {
-            core.transports.iter_mut().for_each(|transport| transport.deregister(region));
-        }
-        Ok(())
+        let withdrawal = core.withdraw(region).ok_or(UsageError::UnknownRegion(region));
+        drop(core);
+        shared.bell.ring();
+        withdrawal
     }
 
     /// Describes the pools, and announces them to peers and to the directory. Again when they change
@@ -325,6 +330,11 @@ impl Engine {
         stats.rooms = shared.live.lock().len();
         stats.links = core.links.len();
         (stats.targets, stats.unreachable) = core.targets.sizes();
+        stats.reconnects = core.targets.reconnects();
+        (stats.senders, stats.receivers) = (core.rooms.senders.len(), core.rooms.receivers.len());
+        (stats.timers, stats.marked) = (core.rooms.timers(), core.rooms.marked.len());
+        stats.quarantined = core.rooms.quarantined.len();
+        (stats.regions, stats.withdrawals) = (core.regions.len(), core.withdrawals.len());
         (stats.parked, stats.remembered) = core.lobby.sizes();
         stats.late += core.lobby.late();
         stats

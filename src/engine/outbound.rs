@@ -67,7 +67,10 @@ impl Core {
         regions.sort_unstable();
         regions.dedup();
         let keys = regions.into_iter().map(|region| (region, transport.key_for(id, region)));
-        let keys = keys.filter(|(_, key)| !key.is_empty()).collect();
+        let keys: Vec<_> = keys.filter(|(_, key)| !key.is_empty()).collect();
+        if let Some(link) = self.links.get_mut(&id) {
+            link.keyed.extend(keys.iter().map(|(region, _)| *region));
+        }
         let layout = announced.layout.as_ref().clone();
         self.send(id, &Frame::Layout(Layout { epoch: announced.epoch, layout, keys }));
     }

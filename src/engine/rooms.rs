@@ -57,6 +57,8 @@ pub(super) struct Rooms {
     timers: BTreeSet<(Instant, Key)>,
     /// Senders that wait for a mark.
     pub(super) marked: BTreeSet<Room>,
+    /// Rooms whose pages are not safe although their time is over.
+    pub(super) quarantined: BTreeSet<Key>,
     /// Receivers whose sources are not known.
     pub(super) unresolved: BTreeSet<Room>,
     /// Sources to be connected again for what they may have said last.
@@ -184,13 +186,20 @@ impl Rooms {
         self.timers.first().map(|(at, _)| *at)
     }
 
+    /// How many timers are set.
+    pub(super) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
     pub(super) fn remove_sender(&mut self, room: Room) -> Option<SenderRoom> {
+        self.quarantined.remove(&(Side::Prefill, room));
         self.disarm((Side::Prefill, room));
         self.marked.remove(&room);
         self.senders.remove(&room)
     }
 
     pub(super) fn remove_receiver(&mut self, room: Room) -> Option<ReceiverRoom> {
+        self.quarantined.remove(&(Side::Decode, room));
         self.disarm((Side::Decode, room));
         self.unresolved.remove(&room);
         self.receivers.remove(&room)

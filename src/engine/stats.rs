@@ -3,6 +3,7 @@
 use crate::error::ErrorKind;
 use crate::session::Session;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,12 +15,27 @@ use parking_lot::Mutex;
 pub struct Stats {
     /// Rooms alive, both sides together.
     pub rooms: usize,
+    /// Those of them that send, as far as the engine has taken them up.
+    pub senders: usize,
+    /// Those of them that receive.
+    pub receivers: usize,
+    /// Rooms with a timer set; each has one at most.
+    pub timers: usize,
+    /// Rooms that wait for a readiness mark.
+    pub marked: usize,
+    /// Rooms whose pages are not known to be safe although the time for that is over: a peer does not
+    /// vouch for them. The change feed tells when they are.
+    pub quarantined: usize,
     /// Live links.
     pub links: usize,
     /// Peers this engine has tried to reach, as far as they are kept in mind.
     pub targets: usize,
     /// Those of them that were there once and cannot be reached now: rooms that need one fail at once.
     pub unreachable: usize,
+    /// Regions lent, without those being taken back.
+    pub regions: usize,
+    /// Regions being taken back that a peer may still reach.
+    pub withdrawals: usize,
     /// Frames parked for rooms without a sender.
     pub parked: usize,
     /// Ended rooms that are remembered.
@@ -30,6 +46,12 @@ pub struct Stats {
     pub failed: BTreeMap<&'static str, u64>,
     /// Those of them whose cause arose in another process, by cause.
     pub failed_elsewhere: BTreeMap<&'static str, u64>,
+    /// Rooms that were ever quarantined.
+    pub quarantines: u64,
+    /// Usable links that ended other than by a goodbye.
+    pub links_lost: u64,
+    /// Links to peers that had been lost.
+    pub reconnects: u64,
     /// Bytes of rooms that ended.
     pub bytes: u64,
     /// Writes that arrived damaged and were asked for again.
@@ -38,6 +60,52 @@ pub struct Stats {
     pub late: u64,
     /// Control frames that were none, and connections on which a peer broke a transport's format.
     pub malformed: u64,
+    /// Writes of peers that did not fit what was lent to them.
+    pub refused: u64,
+    /// Defects that have ended the progress thread: 0 or 1.
+    pub panics: u64,
+}
+
+/// Everything but what is nought, on one line.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failed, failed_elsewhere, .. } = self;
+        let sizes = [
+            ("rooms", self.rooms),
+            ("senders", self.senders),
+            ("receivers", self.receivers),
+            ("timers", self.timers),
+            ("marked", self.marked),
+            ("quarantined", self.quarantined),
+            ("links", self.links),
+            ("targets", self.targets),
+            ("unreachable", self.unreachable),
+            ("regions", self.regions),
+            ("withdrawals", self.withdrawals),
+            ("parked", self.parked),
+            ("remembered", self.remembered),
+        ];
+        let counts = [
+            ("succeeded", self.succeeded),
+            ("quarantines", self.quarantines),
+            ("links_lost", self.links_lost),
+            ("reconnects", self.reconnects),
+            ("bytes", self.bytes),
+            ("damaged", self.damaged),
+            ("late", self.late),
+            ("malformed", self.malformed),
+            ("refused", self.refused),
+            ("panics", self.panics),
+        ];
+        let sizes =
+            sizes.into_iter().filter(|(_, size)| *size > 0).map(|(name, size)| format!("{name}={size}"));
+        let counts = counts.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}={n}"));
+        let failed = failed.iter().map(|(cause, n)| {
+            let elsewhere = failed_elsewhere.get(cause).copied().unwrap_or(0);
+            format!("failed[{cause}]={n} ({elsewhere} elsewhere)")
+        });
+        f.write_str(&sizes.chain(counts).chain(failed).collect::<Vec<_>>().join(" "))
+    }
 }
 
 /// When things happened in a room, counted from when its handle was made, and how much moved.
@@ -63,6 +131,10 @@ pub(super) struct Counters {
     pub(super) damaged: AtomicU64,
     pub(super) late: AtomicU64,
     pub(super) malformed: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) quarantines: AtomicU64,
+    pub(super) links_lost: AtomicU64,
+    pub(super) panics: AtomicU64,
     succeeded: AtomicU64,
     bytes: AtomicU64,
     failed: Mutex<Failed>,
@@ -112,6 +184,10 @@ impl Counters {
             succeeded: self.succeeded.load(Ordering::Relaxed),
             failed,
             failed_elsewhere,
+            quarantines: self.quarantines.load(Ordering::Relaxed),
+            links_lost: self.links_lost.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            panics: self.panics.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             damaged: self.damaged.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),

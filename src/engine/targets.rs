@@ -19,6 +19,7 @@ pub(super) struct Targets {
     by_link: BTreeMap<LinkId, Candidates>,
     /// Who answered at an address last, and when.
     answered: BTreeMap<(usize, Bytes), (Instance, Instant)>,
+    reconnects: u64,
 }
 
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Targets {
     pub(super) fn hopeless(&mut self, now: Instant) -> Vec<Hopeless> {
         let mut hopeless = Vec::new();
         for (candidates, target) in &mut self.targets {
-            if target.waiting.is_empty() || !matches!(target.standing, Standing::Gone | Standing::Lost) {
+            if target.waiting.is_empty() || !target.is_away() {
                 continue;
             }
             if target.waiting.values().any(|since| now.saturating_duration_since(*since) >= GRACE) {
@@ -189,6 +190,7 @@ impl Targets {
     pub(super) fn up(&mut self, link: LinkId) -> Option<(Candidates, BTreeSet<Room>, VecDeque<Farewell>)> {
         let candidates = self.by_link.get(&link)?;
         let target = self.targets.get_mut(candidates)?;
+        self.reconnects += u64::from(target.is_away());
         (target.failures, target.last_error, target.standing) = (0, None, Standing::Up);
         let (waiting, farewells) =
             (std::mem::take(&mut target.waiting), std::mem::take(&mut target.farewells));
@@ -241,6 +243,11 @@ impl Targets {
         times.min()
     }
 
+    /// How often a peer that was lost was there again.
+    pub(super) fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
     /// Peers known, and those of them that were here and are not.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let gone = self.targets.values().filter(|target| target.standing == Standing::Gone).count();
@@ -268,14 +275,18 @@ impl Target {
         !self.waiting.is_empty() || !self.farewells.is_empty()
     }
 
+    /// Whether it was here and is not.
+    fn is_away(&self) -> bool {
+        matches!(self.standing, Standing::Gone | Standing::Lost)
+    }
+
     /// When it is to be looked at.
     fn deadline(&self) -> Option<Instant> {
         let next = match self.state {
             Reach::Pause(at) => Some(at),
             Reach::Link(_) => None,
         };
-        let is_away = matches!(self.standing, Standing::Gone | Standing::Lost);
-        let patience = self.waiting.values().min().filter(|_| is_away).map(|since| *since + GRACE);
+        let patience = self.waiting.values().min().filter(|_| self.is_away()).map(|since| *since + GRACE);
         next.into_iter().chain(patience).min()
     }
 }

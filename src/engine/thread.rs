@@ -6,7 +6,7 @@ use super::shared::Shared;
 use super::slot::Slot;
 use super::wake::WaitSet;
 use crate::error::ErrorKind;
-use crate::ids::{Rank, Room, Side};
+use crate::ids::{Rank, RegionId, Room, Side};
 use crate::transport::Wait;
 use crossbeam::channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
@@ -15,6 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ pub struct CloseReport {
     /// Rooms whose pages are not known to be safe, and who may still touch them: that memory must stay
     /// mapped.
     pub unreleased: Vec<(Side, Room, Vec<Rank>)>,
+    /// Regions that peers had keys of and that could not be proved out of their reach, and who may still
+    /// write to them: they must stay mapped, too.
+    pub unproved: Vec<(RegionId, Vec<Rank>)>,
 }
 
 #[derive(Debug)]
@@ -100,6 +104,7 @@ fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
     };
     // A defect here must not leave callers waiting for ever.
     let report = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
+        shared.counters.panics.fetch_add(1, Ordering::Relaxed);
         shared.give_up(ErrorKind::Internal, "the progress thread has panicked");
         shared.unfinished()
     });
@@ -138,10 +143,23 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
     let mut core = shared.core.lock();
     core.say_goodbye();
     shared.turn(&mut core);
-    core.let_go();
+    // Of peers with keys of our memory it is worth waiting for the proof.
+    while core.has_keyed_links() {
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(clock::now()));
+        if left.is_zero() {
+            break;
+        }
+        drop(core);
+        sleep(shared, waits, Some(left));
+        core = shared.core.lock();
+        shared.turn(&mut core);
+    }
+    let unproved = core.let_go();
     let registration = core.registration.take();
+    let woken = std::mem::take(&mut core.woken);
     drop(core);
-    let report = CloseReport { is_finished: true, ..shared.unfinished() };
+    woken.into_iter().for_each(Waker::wake);
+    let report = CloseReport { is_finished: true, unproved, ..shared.unfinished() };
     shared.give_up(ErrorKind::ShuttingDown, "the engine is closed");
     drop(registration); // may wait for the directory
     report
@@ -153,7 +171,7 @@ impl Shared {
         let slots: Vec<_> = self.live.lock().values().filter(|slot| !slot.is_over()).cloned().collect();
         let waiting_for = |slot: &Slot| slot.details(|details| details.waiting_for.clone());
         let unreleased = slots.iter().map(|slot| (slot.side, slot.room, waiting_for(slot))).collect();
-        CloseReport { is_finished: false, unreleased }
+        CloseReport { is_finished: false, unreleased, unproved: Vec::new() }
     }
 }
 

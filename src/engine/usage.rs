@@ -84,6 +84,9 @@ pub enum UsageError {
     /// A receiver needs a source.
     #[error("no sources")]
     NoSources,
+    /// Memory that is not lent to the engine, or is being taken back.
+    #[error("region {} is not lent", .0.0)]
+    UnknownRegion(RegionId),
     /// A share of something that cannot be shared out in this version.
     #[error("a share of {0} is not supported")]
     Share(&'static str),

@@ -281,6 +281,10 @@ pub trait Transport: Debug + Send {
         Ok(())
     }
 
+    /// Lets go of a peer's region: when this returns, nothing here reaches it by that key. Legal only when
+    /// no write names it.
+    fn forget_import(&mut self, _link: LinkId, _region: RegionId) {}
+
     /// Posts one write: all of it or, on an error, nothing. Settles exactly once if accepted.
     ///
     /// # Errors

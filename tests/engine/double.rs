@@ -9,6 +9,7 @@ use kvferry::transport::{Caps, Event, Transport, TransportError, Wait, Write};
 use kvferry::{GrantId, LinkId, RegionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What the test sees and says of the transports of a network.
@@ -17,21 +18,30 @@ pub(crate) struct Doubles {
     network: LocalNetwork,
     /// Where a name leads.
     pub(crate) routes: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
-    /// Keys of peers' regions in use.
-    pub(crate) imports: Arc<Mutex<BTreeSet<(LinkId, RegionId)>>>,
+    /// Keys of peers' regions in use, by whose they are to use.
+    pub(crate) imports: Arc<Mutex<Imports>>,
     /// Regions lent to a transport.
-    pub(crate) regions: Arc<Mutex<BTreeSet<RegionId>>>,
+    pub(crate) regions: Arc<Mutex<BTreeSet<(String, RegionId)>>>,
+    cannot_vouch: Arc<AtomicBool>,
 }
+
+type Imports = BTreeSet<(String, (LinkId, RegionId))>;
 
 #[derive(Debug)]
 pub(crate) struct Double {
+    name: String,
     inner: LocalTransport,
     doubles: Doubles,
 }
 
 impl Doubles {
     pub(crate) fn transport(&self, name: &str) -> Double {
-        Double { inner: self.network.endpoint(name).unwrap(), doubles: self.clone() }
+        Double { name: name.into(), inner: self.network.endpoint(name).unwrap(), doubles: self.clone() }
+    }
+
+    /// Whether links end without proof that their peers write no more.
+    pub(crate) fn cannot_vouch(&self, cannot: bool) {
+        self.cannot_vouch.store(cannot, Ordering::Relaxed);
     }
 
     pub(crate) fn route(&self, name: &str, to: &str) {
@@ -66,12 +76,12 @@ impl Transport for Double {
     }
 
     fn register(&mut self, region: &Region) -> Result<(), TransportError> {
-        self.doubles.regions.lock().unwrap().insert(region.id());
+        self.doubles.regions.lock().unwrap().insert((self.name.clone(), region.id()));
         self.inner.register(region)
     }
 
     fn deregister(&mut self, region: RegionId) {
-        self.doubles.regions.lock().unwrap().remove(&region);
+        self.doubles.regions.lock().unwrap().remove(&(self.name.clone(), region));
         self.inner.deregister(region);
     }
 
@@ -80,8 +90,12 @@ impl Transport for Double {
     }
 
     fn import(&mut self, link: LinkId, region: RegionId, _key: &[u8]) -> Result<(), TransportError> {
-        self.doubles.imports.lock().unwrap().insert((link, region));
+        self.doubles.imports.lock().unwrap().insert((self.name.clone(), (link, region)));
         Ok(())
+    }
+
+    fn forget_import(&mut self, link: LinkId, region: RegionId) {
+        self.doubles.imports.lock().unwrap().remove(&(self.name.clone(), (link, region)));
     }
 
     fn write(&mut self, link: LinkId, write: &Write<'_>) -> Result<(), TransportError> {
@@ -101,7 +115,15 @@ impl Transport for Double {
     }
 
     fn progress(&mut self, events: &mut Vec<Event>) -> usize {
-        self.inner.progress(events)
+        let did = self.inner.progress(events);
+        if self.doubles.cannot_vouch.load(Ordering::Relaxed) {
+            for event in events {
+                if let Event::LinkDown { quiesced, .. } = event {
+                    *quiesced = false;
+                }
+            }
+        }
+        did
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

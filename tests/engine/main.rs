@@ -7,6 +7,7 @@ mod double;
 mod driving;
 mod failures;
 mod peers;
+mod regions;
 mod rooms;
 
 macro_rules! engines {
@@ -57,6 +58,9 @@ engines! {
         a_peer_that_went_fails_new_rooms_fast_and_serves_again_when_it_is_back
         a_frozen_peer_is_lost_when_the_silence_is_too_long_and_a_busy_one_is_not
         a_room_that_waits_outlives_a_short_restart_of_its_peer;
+    regions:
+        pools_are_replaced_a_thousand_times_while_the_engine_lives
+        dropped_handles_give_their_pages_back_through_the_feed;
     driving:
         an_engine_without_thread_runs_on_its_descriptor_alone
         the_change_feed_names_every_room_that_ended
