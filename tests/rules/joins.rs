@@ -77,6 +77,19 @@ fn a_join_said_twice_is_not_answered() {
     assert_eq!(sent(&mut session), []);
 }
 
+/// After the end least of all: writes to it may still be under way.
+#[test]
+fn a_join_said_again_after_the_end_is_not_answered() {
+    let now = start();
+    let mut session = sender(now);
+    let first = joined(0, 1);
+    session.join(now, first, &[Rank::tp(0), Rank::tp(1)]);
+    session.fail(now, Fault::new(ErrorKind::Aborted, "enough"));
+    assert_eq!(sent(&mut session).len(), 2);
+    session.join(now, first, &[Rank::tp(0), Rank::tp(1)]);
+    assert_eq!(sent(&mut session), []);
+}
+
 #[test]
 fn a_stranger_does_not_decide_who_is_waited_for() {
     let now = start();

@@ -29,6 +29,10 @@ impl SenderSession {
     /// A receiver of this room and attempt has joined, naming all `destinations`.
     pub fn join(&mut self, now: Instant, joined: JoinedLink, destinations: &[Rank]) {
         let JoinedLink { link, party, id, .. } = joined;
+        let others = self.destinations.values().map(|other| other.joined);
+        if others.clone().any(|other| (other.link, other.id) == (link, id)) {
+            return; // repeated: it hears of the end like all others, when nothing is under way to it
+        }
         if self.course.state().is_terminal() {
             let ended = || self.course.refusal(ErrorKind::Protocol, "the room has ended".into());
             let cause = self.course.cause().unwrap_or_else(ended);
@@ -41,9 +45,6 @@ impl SenderSession {
         destinations.sort_unstable();
         destinations.dedup();
         let others = self.destinations.values().map(|other| other.joined);
-        if others.clone().any(|other| (other.link, other.id) == (link, id)) {
-            return; // repeated
-        }
         let has_joined = others.clone().any(|other| other.party.rank == party.rank);
         let differs = !self.expected.is_empty() && self.expected != destinations;
         let broken = if has_joined {
