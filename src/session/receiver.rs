@@ -392,10 +392,13 @@ impl Session for ReceiverSession {
             RoomFrame::Done(done) => match wanted {
                 None => Err(Fault::new(ErrorKind::Protocol, "done before any grant")),
                 Some(wanted) => {
+                    let is_news = source.done.is_none();
                     let result = source.finish(done, &wanted);
                     source.vouched();
                     let is_short = source.lost.is_some() && !source.is_complete();
-                    self.course.progress(now);
+                    if is_news {
+                        self.course.progress(now);
+                    }
                     self.course.step(now, Trigger::Started);
                     if is_short {
                         self.stay_lost(now, party.rank); // more than its last word was lost
@@ -511,5 +514,37 @@ impl Session for ReceiverSession {
 
     fn figures(&self) -> Figures {
         self.course.figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Attempt, Generation, Instance, Room, Side};
+    use crate::wire::Done;
+    use std::time::Duration;
+
+    /// A source that is not complete and says again that it is done does not keep the deadline away.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "only the start of virtual time")]
+    fn done_said_again_is_no_progress() {
+        let (now, rank) = (Instant::now(), Rank::tp(0));
+        let party = |side| Party { side, rank, instance: Instance(1) };
+        let id = GrantId { room: Room(7), attempt: Attempt(0), generation: Generation(1) };
+        let (us, limits) = (party(Side::Decode), Deadlines::default());
+        let mut session = ReceiverSession::new(now, id, us, limits, vec![rank], vec![0]);
+        session.expect(now, [(rank, Some(Share::WHOLE))]);
+        let (link, party) = (LinkId::allocate(), party(Side::Prefill));
+        let source = SourceLink { link, party, revocable: true, epoch: 1, source_epoch: 1 };
+        session.source_up(now, rank, source);
+        let pages = [(GroupId(0), PageList::new(0, vec![0]))].into();
+        session.grant(now, Lent { tokens: 0..4, pages });
+        let done = RoomFrame::Done(Done { tokens: 4, ops: 3, bytes: 9, payload: Bytes::new() });
+        for seconds in [0, 20, 40] {
+            let now = now + Duration::from_secs(seconds);
+            session.frame(now, link, id, &done);
+            session.tick(now);
+        }
+        assert_eq!(session.error().map(|error| error.kind), Some(ErrorKind::Timeout));
     }
 }
