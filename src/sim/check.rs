@@ -1,6 +1,7 @@
 //! What must hold after every step, and at the end.
 
 use super::World;
+use super::node::{MEMORIES, Node};
 use super::setup::{Flaw, Model};
 use crate::error::{ErrorKind, KVTransferError};
 use crate::ids::{Attempt, GrantId, GroupId, Party, Room};
@@ -27,6 +28,21 @@ pub(super) struct Watch {
     pub(super) landings: u64,
     /// Causes that were found or told, and the state they arose in.
     said: HashMap<Words, Option<KVPoll>>,
+    pub(super) tally: Tally,
+}
+
+/// What became of the receivers of a world.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Receivers opened.
+    pub rooms: u64,
+    /// Those that succeeded.
+    pub successes: u64,
+    /// Why the others failed.
+    pub failures: Vec<ErrorKind>,
+    /// Bytes that landed in those that ended.
+    pub bytes: u64,
 }
 
 /// What somebody says of a room's end.
@@ -44,6 +60,12 @@ impl Watch {
         self.broken.get_or_insert(Broken { what });
     }
 
+    /// A rogue tells a cause of its own making.
+    pub(super) fn invented(&mut self, id: GrantId, cause: &Cause) {
+        let Cause { origin, kind, detail, .. } = cause.clone();
+        self.said.entry(Words { room: id.room, attempt: id.attempt, origin, kind, detail }).or_insert(None);
+    }
+
     pub(super) fn is_whole(&self) -> bool {
         self.broken.is_none()
     }
@@ -55,7 +77,9 @@ impl Watch {
 
 impl World {
     pub(super) fn check_sender(&mut self, node: usize, at: usize) {
+        let time = self.now;
         let room = &mut self.nodes[node].senders[at];
+        room.look(time);
         let now = (room.session.state(), room.session.release());
         let before = room.seen.replace(now);
         let reuse = self.setup.flaw == Some(Flaw::ReusesAtTheEnd) && now.0.is_terminal();
@@ -76,15 +100,26 @@ impl World {
     }
 
     pub(super) fn check_receiver(&mut self, node: usize, at: usize) {
+        let time = self.now;
         let room = &mut self.nodes[node].receivers[at];
+        room.look(time);
         let now = (room.session.state(), room.session.release());
         let before = room.seen.replace(now);
-        if now.0 == KVPoll::Success && before.is_none_or(|(state, _)| state != KVPoll::Success) {
+        let ends = now.0.is_terminal() && before.is_none_or(|(state, _)| !state.is_terminal());
+        if ends {
+            let tally = &mut self.watch.tally;
+            tally.bytes += room.session.figures().bytes;
+            match room.session.error() {
+                None => tally.successes += 1,
+                Some(error) => tally.failures.push(error.kind),
+            }
+        }
+        if ends && now.0 == KVPoll::Success {
             self.check_success(node, at);
         }
         let room = &mut self.nodes[node].receivers[at];
         let (id, error) = (room.id, room.session.error().cloned());
-        if now.0 == KVPoll::Failed && before.is_none_or(|(state, _)| !state.is_terminal()) {
+        if now.0 == KVPoll::Failed && ends {
             self.check_origin(node, id.room, id.attempt, error.as_ref());
         }
         let room = &mut self.nodes[node].receivers[at];
@@ -114,6 +149,10 @@ impl World {
     fn check_success(&mut self, node: usize, at: usize) {
         let room = &self.nodes[node].receivers[at];
         let (id, salt, sources) = (room.id, room.salt, room.sources.clone());
+        let rogue = |address: usize| self.rogues.iter().any(|&rogue| self.nodes[rogue].address == address);
+        if rogue(self.nodes[node].address) || sources.iter().any(|(source, _)| rogue(*source)) {
+            return; // who lies about its own bytes is not found out
+        }
         let Some(lent) = room.session.lent().cloned() else {
             return self.watch.violated(format!("{id:?} succeeds without pages"));
         };
@@ -142,7 +181,7 @@ impl World {
 
     pub(super) fn check_lobby(&mut self, node: usize) {
         let (parked, memories) = self.nodes[node].lobby.sizes();
-        if parked > 64 * self.net.conns.len() || memories > 64 {
+        if parked > 64 * self.net.conns.len() || memories > MEMORIES {
             self.watch.violated(format!("node {node} keeps {parked} frames and {memories} memories"));
         }
     }
@@ -165,7 +204,10 @@ impl World {
         for (number, flight) in self.fabric.flights.iter().enumerate() {
             let conn = flight.conn();
             let source = self.net.conns[conn].nodes[0];
-            if !flight.settled && self.nodes[source].alive && (self.setup.fences || self.net.conns[conn].cut)
+            if !flight.settled
+                && !flight.is_unasked()
+                && self.nodes[source].alive
+                && (self.setup.fences || self.net.conns[conn].cut)
             {
                 found.push(format!("flight {number} of {:?} never settles", flight.grant));
             }
@@ -175,13 +217,61 @@ impl World {
         }
     }
 
+    /// Every handle was let go and nothing is left to happen: nothing is kept of any room, unless its pages
+    /// are still out.
+    pub(super) fn check_empty(&mut self) {
+        let mut found = Vec::new();
+        let held = |node: &Node| {
+            let senders = node.senders.iter().map(|room| room.session.release());
+            let mut all = senders.chain(node.receivers.iter().map(|room| room.session.release()));
+            all.any(|release| release != Release::Safe)
+        };
+        for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
+            let (senders, receivers) = (node.senders.len(), node.receivers.len());
+            if senders + receivers > 0 && !held(node) {
+                found.push(format!("node {number} keeps {senders} senders and {receivers} receivers"));
+            }
+            let (frames, memories) = node.lobby.sizes();
+            if frames + memories > 0 {
+                found.push(format!("node {number} keeps {frames} parked frames and {memories} memories"));
+            }
+        }
+        if self.setup.flaw != Some(Flaw::ObeysRevoked) {
+            found.extend(
+                self.fabric.left(|node| self.nodes[node].alive && !held(&self.nodes[node]), &self.net),
+            );
+        }
+        if let Some(what) = found.into_iter().next() {
+            self.watch.violated(what);
+        }
+    }
+
+    /// One event asks for a few actions, whatever happened before.
+    pub(super) fn check_actions(&mut self, node: usize, actions: usize) {
+        if actions > MAX_ACTIONS {
+            self.watch.violated(format!("node {node} does {actions} things at once"));
+        }
+    }
+
     /// A cause goes out: whoever it comes from, it says what was said first.
-    pub(super) fn check_cause(&mut self, id: GrantId, cause: &Cause) {
+    pub(super) fn check_cause(&mut self, node: usize, id: GrantId, cause: &Cause) {
         let Cause { origin, kind, detail, .. } = cause.clone();
+        let own = &self.nodes[node];
+        let senders = own.senders.iter().map(|own| ((own.room, own.attempt), own.session.error()));
+        let receivers = own.receivers.iter().map(|own| ((own.id.room, own.id.attempt), own.session.error()));
+        let mut errors = senders.chain(receivers).filter(|(of, _)| *of == (id.room, id.attempt));
+        let is_changed = |error: &KVTransferError| {
+            (error.kind, &*error.detail) == (kind, detail.as_str()) && error.party() != origin
+        };
+        if errors.any(|(_, error)| error.is_some_and(is_changed)) {
+            self.watch.violated(format!("node {node} says that {cause:?}, which it heard of another"));
+        }
         let words = Words { room: id.room, attempt: id.attempt, origin, kind, detail };
         match self.watch.said.insert(words, Some(cause.state)) {
             // Refusals are answers to one peer each, and may sound alike.
-            Some(Some(state)) if state != cause.state && cause.kind != ErrorKind::Protocol => {
+            Some(Some(state))
+                if state != cause.state && cause.kind != ErrorKind::Protocol && !self.reused =>
+            {
                 self.watch
                     .violated(format!("{cause:?} of {id:?} was said to have arisen in {state:?} before"));
             }
@@ -215,3 +305,6 @@ impl fmt::Display for Broken {
         f.write_str(&self.what)
     }
 }
+
+/// For each of four peers: what was held back of many chunks, and the end.
+const MAX_ACTIONS: usize = 4 * 40;

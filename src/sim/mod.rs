@@ -3,38 +3,48 @@
 //!
 //! - `mod.rs`: the world, its events and its clock
 //! - `setup.rs`: what a world is made of
-//! - `calls.rs`: what users do
+//! - `calls.rs`: what users may do
+//! - `users.rs`: how they do it
+//! - `faults.rs`: what befalls processes, links and single frames
+//! - `rogue.rs`: peers that say what they should not
 //! - `node.rs`: the driver of each process: one call to a session, then its actions
 //! - `net.rs`: connections
 //! - `transport.rs`: two ways in which bytes move, with all that may go wrong
 //! - `pool.rs`: memory that knows who may touch it
 //! - `check.rs`: what must hold after every step, and at the end
+//! - `due.rs`: until when each room must have ended
 //! - `rng.rs`: the dice
 #![forbid(unsafe_code)]
 
 mod calls;
 mod check;
+mod due;
+mod faults;
 mod net;
 mod node;
 mod pool;
 mod rng;
+mod rogue;
 mod setup;
 mod transport;
+mod users;
 
 pub use calls::Call;
-pub use check::Broken;
+pub use check::{Broken, Tally};
+pub use faults::Mishap;
 pub use rng::Rng;
 pub use setup::{Flaw, Model, Setup};
 
 use crate::error::KVTransferError;
-use crate::ids::{Party, Room};
+use crate::ids::{GrantId, Party, Room};
 use crate::poll::{KVPoll, Release};
 use crate::session::ReceiverSession;
-use crate::wire::Kind;
+use bytes::Bytes;
 use check::Watch;
+use faults::Disturbance;
 use net::Net;
 use node::Node;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use transport::{Fabric, Move};
 
@@ -46,14 +56,25 @@ pub struct World {
     agenda: BTreeMap<(Duration, u64), Event>,
     planned: u64,
     steps: u64,
+    /// Events that had happened when a test last did something.
+    called: u64,
     rng: Rng,
     setup: Setup,
+    /// Every process there ever was.
     nodes: Vec<Node>,
+    /// The process that lives at each address now.
+    living: Vec<usize>,
     net: Net,
     fabric: Fabric,
     watch: Watch,
-    /// Frames to be lost: from, to, kind.
-    losses: Vec<(usize, usize, Kind)>,
+    disturbances: Vec<Disturbance>,
+    /// Processes that say what they should not.
+    rogues: BTreeSet<usize>,
+    /// Receivers there were, and frames somebody sent: what a rogue can know.
+    known: Vec<GrantId>,
+    /// An attempt of a room was used twice, so that the same may be said of either use.
+    reused: bool,
+    overheard: VecDeque<Bytes>,
     tags: u32,
     generations: u64,
     log: Option<Vec<String>>,
@@ -66,7 +87,7 @@ enum Event {
     /// An end of a connection comes to know it.
     Connected { conn: usize, end: usize },
     /// A control frame arrives.
-    Control { conn: usize, end: usize },
+    Control { conn: usize, end: usize, frame: u64 },
     /// An end of a connection hears that it has ended.
     Down { conn: usize, end: usize, quiesced: bool },
     /// Bytes move.
@@ -88,12 +109,18 @@ impl World {
             agenda: BTreeMap::new(),
             planned: 0,
             steps: 0,
+            called: 0,
             rng,
+            living: (0..nodes.len()).collect(),
             nodes,
             net: Net::default(),
             fabric: Fabric::default(),
             watch: Watch::default(),
-            losses: Vec::new(),
+            disturbances: Vec::new(),
+            rogues: BTreeSet::new(),
+            known: Vec::new(),
+            reused: false,
+            overheard: VecDeque::new(),
             tags: 0,
             generations: 0,
             log: None,
@@ -113,8 +140,15 @@ impl World {
 
     /// Lets a user do something now.
     pub fn call(&mut self, call: Call) -> &mut Self {
-        self.record(|| format!("{call:?}"));
-        self.make(call);
+        self.called = self.steps;
+        match self.held_up(&Event::Call(call.clone())) {
+            HeldUp::Until(thaw) => self.plan(thaw, Event::Call(call)),
+            _ => {
+                self.record(|| format!("{call:?}"));
+                self.make(call);
+                self.tidy();
+            }
+        }
         self
     }
 
@@ -129,17 +163,19 @@ impl World {
         let Some(((at, _), event)) = self.agenda.pop_first() else { return false };
         self.now = at;
         self.steps += 1;
-        if self.steps > MAX_STEPS {
-            self.watch.violated(format!("no end after {MAX_STEPS} steps"));
+        if self.steps - self.called > MAX_STEPS {
+            self.watch.violated(format!("no end {MAX_STEPS} steps after the last call"));
             self.agenda.clear();
             return false;
         }
+        self.check_overdue();
         match self.held_up(&event) {
             HeldUp::Gone => {}
-            HeldUp::Until(thaw) => self.plan(thaw, event),
+            HeldUp::Until(thaw) => self.plan(self.resumes(&event, thaw), event),
             HeldUp::No => {
                 self.record(|| format!("{event:?}"));
                 self.happen(event);
+                self.tidy();
             }
         }
         true
@@ -154,6 +190,25 @@ impl World {
         if self.watch.is_whole() {
             self.check_end();
         }
+        self.verdict()
+    }
+
+    /// Lets everything happen, lets go of every handle, and looks whether anything is left anywhere.
+    ///
+    /// # Errors
+    /// The first rule that did not hold.
+    pub fn close(&mut self) -> Result<(), Broken> {
+        self.run()?;
+        for node in 0..self.living.len() {
+            let own = self.process(node);
+            let senders = own.senders.iter().map(|room| room.room);
+            let rooms: Vec<_> = senders.chain(own.receivers.iter().map(|room| room.id.room)).collect();
+            for room in rooms {
+                self.call(Call::Drop { node, room });
+            }
+        }
+        self.run()?;
+        self.check_empty();
         self.verdict()
     }
 
@@ -204,32 +259,37 @@ impl World {
 
     /// Where the latest use of a room stands at a node.
     pub fn state(&self, node: usize, room: Room) -> Option<KVPoll> {
-        self.nodes[node].session(room).map(|session| session.state())
+        self.process(node).session(room).map(|session| session.state())
     }
 
     /// Whether the pages of the latest use of a room are the caller's again.
     pub fn release(&self, node: usize, room: Room) -> Option<Release> {
-        self.nodes[node].session(room).map(|session| session.release())
+        self.process(node).session(room).map(|session| session.release())
     }
 
     /// Why the latest use of a room failed at a node.
     pub fn error(&self, node: usize, room: Room) -> Option<&KVTransferError> {
-        self.nodes[node].session(room)?.error()
+        self.process(node).session(room)?.error()
     }
 
     /// The session of the latest use of a room at a decode node.
     pub fn receiver(&self, node: usize, room: Room) -> Option<&ReceiverSession> {
-        self.nodes[node].receivers.iter().rev().find(|r| r.id.room == room).map(|r| &r.session)
+        self.process(node).receivers.iter().rev().find(|r| r.id.room == room).map(|r| &r.session)
+    }
+
+    /// Whether a node's process runs.
+    pub fn is_alive(&self, node: usize) -> bool {
+        self.process(node).alive
     }
 
     /// Who a node is.
     pub fn party(&self, node: usize) -> Party {
-        self.nodes[node].party
+        self.process(node).party
     }
 
-    /// The sessions of every receiver there was.
-    pub fn receivers(&self) -> impl Iterator<Item = &ReceiverSession> {
-        self.nodes.iter().flat_map(|node| node.receivers.iter().map(|room| &room.session))
+    /// What became of every receiver there was.
+    pub fn tally(&self) -> &Tally {
+        &self.watch.tally
     }
 
     /// Virtual time since the start.
@@ -252,6 +312,11 @@ impl World {
         self.watch.landings
     }
 
+    /// The process that lives at an address.
+    fn process(&self, node: usize) -> &Node {
+        &self.nodes[self.living[node]]
+    }
+
     fn instant(&self) -> Instant {
         self.start + self.now
     }
@@ -270,10 +335,13 @@ impl World {
     /// Whether the process that an event happens in is stopped or gone.
     fn held_up(&self, event: &Event) -> HeldUp {
         let node = match event {
-            Event::Call(_) => return HeldUp::No,
-            Event::Connected { conn, end } | Event::Control { conn, end } | Event::Down { conn, end, .. } => {
-                self.net.conns[*conn].nodes[*end]
-            }
+            Event::Call(call) => match call.process() {
+                Some(node) => self.living[node],
+                None => return HeldUp::No,
+            },
+            Event::Connected { conn, end }
+            | Event::Control { conn, end, .. }
+            | Event::Down { conn, end, .. } => self.net.conns[*conn].nodes[*end],
             Event::Fabric(step) => match self.process_of(step) {
                 Some(node) => node,
                 None => return HeldUp::No,
@@ -292,7 +360,7 @@ impl World {
         match event {
             Event::Call(call) => self.make(call),
             Event::Connected { conn, end } => self.connected(conn, end),
-            Event::Control { conn, end } => self.arrived(conn, end),
+            Event::Control { conn, end, frame } => self.arrived(conn, end, frame),
             Event::Down { conn, end, quiesced } => self.went_down(conn, end, quiesced),
             Event::Fabric(step) => self.moved(step),
             Event::Pull { node } => self.pull(node),
@@ -307,5 +375,5 @@ enum HeldUp {
     Gone,
 }
 
-/// Events of one world at most; an honest one needs a few thousand.
+/// Events after the last call at most; an honest world needs a few thousand.
 const MAX_STEPS: u64 = 400_000;

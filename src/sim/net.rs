@@ -3,13 +3,15 @@
 use super::rng::Rng;
 use crate::ids::LinkId;
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// All connections there ever were; a connection is named by its place.
 #[derive(Debug, Default)]
 pub(super) struct Net {
     pub(super) conns: Vec<Conn>,
+    /// Frames sent so far.
+    sent: u64,
 }
 
 /// One connection between a prefill and a decode node.
@@ -22,13 +24,16 @@ pub(super) struct Conn {
     pub(super) ends: [End; 2],
     /// Nothing new gets through any more.
     pub(super) cut: bool,
+    /// Nothing new gets through, and nobody is told.
+    pub(super) dark: bool,
 }
 
 /// What one end of a connection still gets to see.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) state: Seen,
-    pub(super) inbox: VecDeque<Bytes>,
+    /// What is under way to it, by number.
+    pub(super) inbox: BTreeMap<u64, Bytes>,
     /// When the last of what is under way to this end arrives.
     last: Duration,
 }
@@ -55,12 +60,13 @@ impl Net {
         nodes: [usize; 2],
     ) -> (usize, [Duration; 2]) {
         let up = [now + delay(rng), now + delay(rng)];
-        let end = |last| End { state: Seen::Nothing, inbox: VecDeque::new(), last };
+        let end = |last| End { state: Seen::Nothing, inbox: BTreeMap::new(), last };
         self.conns.push(Conn {
             nodes,
             links: [LinkId::allocate(), LinkId::allocate()],
             ends: [end(up[SOURCE]), end(up[DESTINATION])],
             cut: false,
+            dark: false,
         });
         (self.conns.len() - 1, up)
     }
@@ -79,7 +85,8 @@ impl Net {
             .find_map(|(at, conn)| conn.links.iter().position(|&own| own == link).map(|end| (at, end)))
     }
 
-    /// Sends a frame to an end; gives when it arrives, unless it is lost.
+    /// Sends a frame to an end; gives when it arrives and under which number, unless it is lost. A frame
+    /// held back is overtaken by those after it.
     pub(super) fn send(
         &mut self,
         now: Duration,
@@ -87,15 +94,20 @@ impl Net {
         conn: usize,
         to: usize,
         frame: Bytes,
-    ) -> Option<Duration> {
+        held: Duration,
+    ) -> Option<(Duration, u64)> {
         let conn = &mut self.conns[conn];
-        if conn.cut {
+        if conn.cut || conn.dark {
             return None;
         }
         let end = &mut conn.ends[to];
-        end.inbox.push_back(frame);
-        end.last = end.last.max(now + delay(rng));
-        Some(end.last)
+        self.sent += 1;
+        end.inbox.insert(self.sent, frame);
+        let at = end.last.max(now + delay(rng));
+        if held.is_zero() {
+            end.last = at;
+        }
+        Some((at + held, self.sent))
     }
 
     /// Cuts a connection. Of the frames under way to each end, a beginning still arrives. Gives when
@@ -108,7 +120,10 @@ impl Net {
         conn.cut = true;
         let mut heard = [now; 2];
         for (end, heard) in conn.ends.iter_mut().zip(&mut heard) {
-            end.inbox.truncate(rng.place(end.inbox.len() + 1));
+            let kept = rng.place(end.inbox.len() + 1);
+            while end.inbox.len() > kept {
+                end.inbox.pop_last();
+            }
             end.last = end.last.max(now + delay(rng));
             *heard = end.last;
         }

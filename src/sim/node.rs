@@ -1,5 +1,6 @@
 //! The driver of each process: one call to a session, then its actions until there are none.
 
+use super::due::Pulse;
 use super::net::{DESTINATION, SOURCE, Seen};
 use super::pool::{Pool, Tag};
 use super::rng::Rng;
@@ -7,12 +8,13 @@ use super::setup::{Flaw, Model, Setup};
 use super::{Event, World};
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{Attempt, GrantId, GroupId, Instance, LinkId, Party, Rank, Room, Side};
-use crate::layout::{PageList, Pairing, Share};
+use crate::layout::{PageList, Pairing, PoolLayout, Share};
 use crate::poll::{KVPoll, Release};
 use crate::session::{
     Action, Answer, Intake, JoinedLink, Lobby, Parked, ReceiverSession, SenderSession, Session, SourceLink,
 };
 use crate::wire::{Cause, Frame, RoomFrame};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) party: Party,
+    /// Where its users find it, as they would find the next process there.
+    pub(super) address: usize,
     pub(super) pool: Pool,
     pub(super) lobby: Lobby,
     pub(super) pairing: Arc<Pairing>,
@@ -29,6 +33,8 @@ pub(super) struct Node {
     pub(super) frozen: Option<Duration>,
     timer: Option<Duration>,
     pub(super) pulling: bool,
+    /// How often it does everything, for the flaw that grows.
+    habit: usize,
 }
 
 /// One use of a room at a prefill node.
@@ -44,6 +50,7 @@ pub(super) struct SenderRoom {
     pub(super) tables: [Vec<u32>; 4],
     /// Chunks given, and whether they may be read.
     pub(super) chunks: Vec<(crate::session::Chunk, bool)>,
+    pub(super) pulse: Pulse,
     pub(super) seen: Told,
     pub(super) freed: bool,
 }
@@ -56,6 +63,9 @@ pub(super) struct ReceiverRoom {
     pub(super) salt: u64,
     pub(super) sources: Vec<(usize, Option<Share>)>,
     pub(super) pages: Vec<(GroupId, PageList)>,
+    /// Bytes that sources told of, by link.
+    pub(super) told: BTreeMap<LinkId, u64>,
+    pub(super) pulse: Pulse,
     pub(super) seen: Told,
     pub(super) freed: bool,
     pub(super) dropped: bool,
@@ -73,24 +83,43 @@ impl Node {
         let mut nodes = Vec::new();
         for (side, ranks, layout) in sides {
             for rank in 0..ranks {
-                let instance = Instance(u128::from(rng.number()) << 64 | u128::from(rng.number()));
                 let rank = Rank::tp(u32::try_from(rank).unwrap_or(u32::MAX));
-                let party = Party { side, rank, instance };
-                nodes.push(Self {
-                    party,
-                    pool: Pool::new(layout.clone()),
-                    lobby: Lobby::new(party, setup.deadlines.discover, setup.parked_bytes, 64),
-                    pairing: pairing.clone(),
-                    senders: Vec::new(),
-                    receivers: Vec::new(),
-                    alive: true,
-                    frozen: None,
-                    timer: None,
-                    pulling: false,
-                });
+                let party = Party { side, rank, instance: Instance(0) };
+                nodes.push(Self::new(party, nodes.len(), layout.clone(), pairing.clone(), setup, rng));
             }
         }
         nodes
+    }
+
+    /// A process without a past, at the address of this one.
+    pub(super) fn next(&self, setup: &Setup, rng: &mut Rng) -> Self {
+        let (layout, pairing) = (self.pool.layout.clone(), self.pairing.clone());
+        Self::new(self.party, self.address, layout, pairing, setup, rng)
+    }
+
+    fn new(
+        mut party: Party,
+        address: usize,
+        layout: Arc<PoolLayout>,
+        pairing: Arc<Pairing>,
+        setup: &Setup,
+        rng: &mut Rng,
+    ) -> Self {
+        party.instance = Instance(u128::from(rng.number()) << 64 | u128::from(rng.number()));
+        Self {
+            party,
+            address,
+            pool: Pool::new(layout),
+            lobby: Lobby::new(party, setup.deadlines.discover, setup.parked_bytes, MEMORIES),
+            pairing,
+            senders: Vec::new(),
+            receivers: Vec::new(),
+            alive: true,
+            frozen: None,
+            timer: None,
+            pulling: false,
+            habit: 0,
+        }
     }
 
     pub(super) fn session(&self, room: Room) -> Option<&dyn Session> {
@@ -116,9 +145,11 @@ impl World {
         let now = self.instant();
         let answer = call(&mut self.nodes[node].senders[at].session, now);
         self.check_sender(node, at);
+        let mut actions = 0;
         while let Some(action) = self.nodes[node].senders[at].session.next_action() {
-            self.perform(node, action);
+            actions += self.perform(node, action);
         }
+        self.check_actions(node, actions);
         self.set_timer(node);
         let session = &self.nodes[node].senders[at].session;
         if session.receivers().any(|(link, _)| session.may_have_writes(link)) {
@@ -137,13 +168,27 @@ impl World {
         let now = self.instant();
         call(&mut self.nodes[node].receivers[at].session, now);
         self.check_receiver(node, at);
+        let mut actions = 0;
         while let Some(action) = self.nodes[node].receivers[at].session.next_action() {
-            self.perform(node, action);
+            actions += self.perform(node, action);
         }
+        self.check_actions(node, actions);
         self.set_timer(node);
     }
 
-    fn perform(&mut self, node: usize, action: Action) {
+    /// Does what a session asks for; answers how many things that were.
+    fn perform(&mut self, node: usize, action: Action) -> usize {
+        if self.setup.flaw == Some(Flaw::RepeatsItself) {
+            self.nodes[node].habit += 10;
+            let times = self.nodes[node].habit;
+            (0..times).for_each(|_| self.act(node, action.clone()));
+            return times;
+        }
+        self.act(node, action);
+        1
+    }
+
+    fn act(&mut self, node: usize, action: Action) {
         self.record(|| format!("  node {node} does {action:?}"));
         match action {
             Action::Admit { link, id } => self.admit(node, link, id),
@@ -163,27 +208,20 @@ impl World {
         }
     }
 
-    pub(super) fn send(&mut self, link: LinkId, id: GrantId, frame: RoomFrame) {
+    pub(super) fn send(&mut self, link: LinkId, id: GrantId, mut frame: RoomFrame) {
         let Some((conn, end)) = self.net.end_of(link) else { return };
         let confused = self.setup.flaw == Some(Flaw::GrantOutlivesLink);
         if self.net.conns[conn].ends[end].state == Seen::Down && !confused {
             self.watch.violated(format!("{frame:?} was sent over a link known to be down"));
         }
-        if let RoomFrame::Abort(cause) | RoomFrame::Failed(cause) = &frame {
-            self.check_cause(id, cause);
+        if let RoomFrame::Abort(cause) | RoomFrame::Failed(cause) = &mut frame {
+            if self.setup.flaw == Some(Flaw::TakesTheBlame) {
+                cause.origin = self.nodes[self.net.conns[conn].nodes[end]].party;
+            }
+            let cause = cause.clone();
+            self.check_cause(self.net.conns[conn].nodes[end], id, &cause);
         }
-        let frame = Frame::Room { id, frame };
-        let to = 1 - end;
-        let nodes = self.net.conns[conn].nodes;
-        let loss = (nodes[end], nodes[to], frame.kind());
-        if let Some(at) = self.losses.iter().position(|lost| *lost == loss) {
-            self.losses.swap_remove(at);
-            return self.record(|| format!("  lost: {frame:?}"));
-        }
-        let bytes = frame.encode();
-        if let Some(at) = self.net.send(self.now, &mut self.rng, conn, to, bytes) {
-            self.plan(at, Event::Control { conn, end: to });
-        }
+        self.dispatch(conn, 1 - end, &Frame::Room { id, frame });
     }
 
     pub(super) fn answer(&mut self, answers: Vec<Answer>) {
@@ -206,7 +244,7 @@ impl World {
     /// Connects a receiver to its sources, as far as they are not connected already.
     pub(super) fn reach_sources(&mut self, node: usize, at: usize) {
         let sources: Vec<_> =
-            self.nodes[node].receivers[at].sources.iter().map(|(source, _)| *source).collect();
+            self.nodes[node].receivers[at].sources.iter().map(|(source, _)| self.living[*source]).collect();
         for source in sources {
             match self.net.find([source, node], DESTINATION) {
                 Some(conn) if self.net.conns[conn].ends[DESTINATION].state == Seen::Up => {
@@ -229,10 +267,10 @@ impl World {
     }
 
     fn source_up(&mut self, node: usize, at: usize, source: usize, conn: usize) {
-        if !self.nodes[node].receivers[at].sources.iter().any(|(owing, _)| *owing == source) {
+        let Node { party, address, .. } = self.nodes[source];
+        if !self.nodes[node].receivers[at].sources.iter().any(|(owing, _)| *owing == address) {
             return;
         }
-        let party = self.nodes[source].party;
         let revocable = self.setup.model == Model::TwoSided;
         let link = self.net.conns[conn].links[DESTINATION];
         let link = SourceLink { link, party, revocable, epoch: 1, source_epoch: 1 };
@@ -240,9 +278,9 @@ impl World {
     }
 
     /// A control frame is read at one end.
-    pub(super) fn arrived(&mut self, conn: usize, end: usize) {
+    pub(super) fn arrived(&mut self, conn: usize, end: usize, frame: u64) {
         let reached = &mut self.net.conns[conn].ends[end];
-        let Some(bytes) = reached.inbox.pop_front().filter(|_| reached.state == Seen::Up) else { return };
+        let Some(bytes) = reached.inbox.remove(&frame).filter(|_| reached.state == Seen::Up) else { return };
         let node = self.net.conns[conn].nodes[end];
         match Frame::decode(&bytes) {
             Ok(Frame::Room { id, frame }) if end == SOURCE => {
@@ -258,12 +296,18 @@ impl World {
         let link = self.net.conns[conn].links[DESTINATION];
         match self.nodes[node].receivers.iter().position(|room| room.id == id) {
             Some(at) => {
+                self.heard(node, at, link, frame);
                 self.receiver_call(node, at, |session, now| session.frame(now, link, id, frame));
             }
             None if matches!(frame, RoomFrame::Query { .. }) => {
                 let origin = self.nodes[node].party;
                 let (kind, detail) = (ErrorKind::Aborted, "the receiver has ended".into());
                 let cause = Cause { origin, state: KVPoll::Bootstrapping, kind, detail };
+                self.send(link, id, RoomFrame::Abort(cause));
+            }
+            None if self.setup.flaw == Some(Flaw::AnswersAnswers) => {
+                let (origin, state) = (self.nodes[node].party, KVPoll::Failed);
+                let cause = Cause { origin, state, kind: ErrorKind::Protocol, detail: "unknown".into() };
                 self.send(link, id, RoomFrame::Abort(cause));
             }
             None => self.watch.strays += 1,
@@ -364,13 +408,26 @@ impl World {
                 }
             });
         }
+        let address = self.nodes[other].address;
         let waits = |room: &ReceiverRoom| {
-            !room.session.state().is_terminal() && room.sources.iter().any(|(source, _)| *source == other)
+            !room.session.state().is_terminal() && room.sources.iter().any(|(source, _)| *source == address)
         };
-        if self.nodes[node].receivers.iter().any(waits) && self.net.find([other, node], DESTINATION).is_none()
+        let next = self.living[address];
+        if self.nodes[node].receivers.iter().any(waits) && self.net.find([next, node], DESTINATION).is_none()
         {
-            self.connect(other, node);
+            self.connect(next, node);
         }
+    }
+
+    /// Forgets receivers whose handles were let go and whose pages are back.
+    pub(super) fn tidy(&mut self) {
+        if self.setup.flaw == Some(Flaw::KeepsRooms) {
+            return;
+        }
+        let is_over = |room: &ReceiverRoom| {
+            room.dropped && room.session.state().is_terminal() && room.session.release() == Release::Safe
+        };
+        self.nodes.iter_mut().for_each(|node| node.receivers.retain(|room| !is_over(room)));
     }
 
     /// Plans the next deadline of a node.
@@ -378,19 +435,25 @@ impl World {
         let own = &self.nodes[node];
         let senders = own.senders.iter().filter_map(|room| room.session.deadline());
         let receivers = own.receivers.iter().filter_map(|room| room.session.deadline());
-        let Some(due) = senders.chain(receivers).chain(own.lobby.deadline()).min() else { return };
+        let lobby = own.lobby.deadline().filter(|_| self.setup.flaw != Some(Flaw::LobbyKeepsAll));
+        let Some(due) = senders.chain(receivers).chain(lobby).min() else { return };
         let at = due.saturating_duration_since(self.start).max(self.now);
-        if own.timer.is_none_or(|planned| at < planned || planned < self.now) {
+        let forgets = self.setup.flaw == Some(Flaw::ForgetsTimers) && own.timer.is_some();
+        if !forgets && own.timer.is_none_or(|planned| at < planned || planned < self.now) {
             self.nodes[node].timer = Some(at);
             self.plan(at, Event::Timer { node });
         }
     }
 
     pub(super) fn timer(&mut self, node: usize) {
-        self.nodes[node].timer = None;
+        if self.setup.flaw != Some(Flaw::ForgetsTimers) {
+            self.nodes[node].timer = None;
+        }
         let now = self.instant();
-        let answers = self.nodes[node].lobby.tick(now);
-        self.answer(answers);
+        if self.setup.flaw != Some(Flaw::LobbyKeepsAll) {
+            let answers = self.nodes[node].lobby.tick(now);
+            self.answer(answers);
+        }
         for at in 0..self.nodes[node].senders.len() {
             if self.nodes[node].senders[at].session.deadline().is_some_and(|due| due <= now) {
                 self.sender(node, at, |session, now| session.tick(now));
@@ -411,3 +474,6 @@ impl World {
         }
     }
 }
+
+/// Ends that a node without a sender remembers.
+pub(super) const MEMORIES: usize = 64;

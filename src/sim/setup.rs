@@ -30,6 +30,12 @@ pub struct Setup {
     pub retransmits: u32,
     /// Bytes held by what is parked, a link.
     pub parked_bytes: usize,
+    /// Control frames in a hundred that are lost on a living link.
+    pub lost: u64,
+    /// Control frames in a hundred that are overtaken by others.
+    pub held: u64,
+    /// Control frames in a hundred that arrive twice.
+    pub repeated: u64,
     /// Writes in a hundred that arrive damaged.
     pub damaged: u64,
     /// Writes in a hundred that arrive twice.
@@ -68,6 +74,22 @@ pub enum Flaw {
     ReusesAtTheEnd,
     /// The transport of the decode node reports grants as revoked while bytes are being applied.
     RevokedEarly,
+    /// The driver waits for the first deadline of its rooms only.
+    ForgetsTimers,
+    /// A process that was frozen looks at its deadlines long after the thaw.
+    OversleepsThaw,
+    /// The driver never tells the lobby that time has passed.
+    LobbyKeepsAll,
+    /// The driver keeps a room whose handle was let go.
+    KeepsRooms,
+    /// A node that passes a cause on names itself as its origin.
+    TakesTheBlame,
+    /// A node answers frames for rooms it does not have, answers included.
+    AnswersAnswers,
+    /// The decode node applies writes of grants that it has revoked.
+    ObeysRevoked,
+    /// The driver does again what it did before, each time more of it.
+    RepeatsItself,
 }
 
 impl Setup {
@@ -93,6 +115,9 @@ impl Setup {
             window_bytes: 72,
             retransmits: 3,
             parked_bytes: 32 << 10,
+            lost: 0,
+            held: 0,
+            repeated: 0,
             damaged: 0,
             doubled: 0,
             late: 0,

@@ -4,8 +4,8 @@
 //! applied in two steps. One-sided: a write reaches into the destination at a time of its own, in two
 //! steps, even after its link has ended, until it settles or the link is fenced.
 
-use super::net::{DESTINATION, SOURCE, Seen, delay};
-use super::pool::{Tag, Trespass};
+use super::net::{DESTINATION, Net, SOURCE, Seen, delay};
+use super::pool::{NOBODY, Tag, Trespass};
 use super::setup::{Flaw, Model};
 use super::{Event, World};
 use crate::error::{ErrorKind, Fault};
@@ -78,7 +78,25 @@ pub(super) enum How {
     Broken,
 }
 
+impl Fabric {
+    /// What is kept of grants and writes of processes that are still there.
+    pub(super) fn left<'a>(
+        &'a self,
+        counts: impl Fn(usize) -> bool + 'a,
+        net: &'a Net,
+    ) -> impl Iterator<Item = String> + 'a {
+        let admitted =
+            self.admitted.keys().filter(move |(conn, _)| counts(net.conns[*conn].nodes[DESTINATION]));
+        admitted.map(|(conn, grant)| format!("connection {conn} still admits writes of {grant:?}"))
+    }
+}
+
 impl Flight {
+    /// Whether a rogue made it up.
+    pub(super) fn is_unasked(&self) -> bool {
+        self.tag == NOBODY
+    }
+
     pub(super) fn conn(&self) -> usize {
         self.conn
     }
@@ -151,11 +169,20 @@ impl World {
             told: false,
             settled: false,
         };
+        let peer = self.net.conns[conn].nodes[DESTINATION];
         let fits = job.pairing.source_extents(job.piece, job.source, &mut flight.source);
         let mut destination = Vec::new();
         let lands = job.pairing.destination_extents(job.piece, job.destination, &mut destination);
-        if fits.as_ref() != Ok(&job.bytes) || lands.as_ref() != Ok(&job.bytes) {
-            self.watch.violated(format!("a write of {} bytes is {fits:?} here, {lands:?} there", job.bytes));
+        let bytes = job.bytes;
+        let is_resolved = fits.is_ok() && (lands.is_ok() || model == Model::TwoSided);
+        if !is_resolved && self.rogues.contains(&peer) {
+            let fault = Fault::new(ErrorKind::Layout, format!("pages: {fits:?} here, {lands:?} there"));
+            self.sender(node, at, |session, now| session.fail(now, fault));
+            return false;
+        }
+        let is_whole = fits.as_ref() == Ok(&bytes) && lands.as_ref() == Ok(&bytes);
+        if !is_whole && !self.rogues.contains(&peer) {
+            self.watch.violated(format!("a write of {bytes} bytes is {fits:?} here, {lands:?} there"));
         }
         if model == Model::OneSided {
             flight.destination = destination;
@@ -177,6 +204,9 @@ impl World {
         if self.net.conns[conn].cut {
             self.fabric.flights[number].lost = true;
             return self.finish(number, How::Broken);
+        }
+        if self.net.conns[conn].dark {
+            return;
         }
         let mut at = self.now + delay(&mut self.rng);
         if two_sided {
@@ -214,17 +244,17 @@ impl World {
         }
         if self.setup.model == Model::TwoSided {
             let key = (conn, grant);
-            let Some(admitted) = self.fabric.admitted.get_mut(&key).filter(|admitted| !admitted.revoked)
+            let obeys = self.setup.flaw == Some(Flaw::ObeysRevoked);
+            let Some(admitted) =
+                self.fabric.admitted.get_mut(&key).filter(|admitted| !admitted.revoked || obeys)
             else {
                 return self.finish(number, How::Landed); // read and thrown away
             };
             let mut destination = Vec::new();
-            match admitted.admission.extents(&flight.piece, &mut destination) {
-                Ok(bytes) if bytes == flight.bytes => {}
-                other => {
-                    self.watch.violated(format!("{:?} is not admitted: {other:?}", flight.piece));
-                    return;
-                }
+            let found = admitted.admission.extents(&flight.piece, &mut destination);
+            if found.as_ref() != Ok(&flight.bytes) {
+                let what = format!("{:?} is not admitted: {found:?}", flight.piece);
+                return self.refuse(number, &what);
             }
             admitted.applying += 1;
             self.fabric.flights[number].destination = destination;
@@ -235,6 +265,47 @@ impl World {
         self.apply(number, 0..self.fabric.flights[number].payload.len() / 2);
         let at = self.now + delay(&mut self.rng);
         self.plan(at, Event::Fabric(Move::End { flight: number }));
+    }
+
+    /// A write does not fit what was lent: it is thrown away, and the receiver hears of it.
+    fn refuse(&mut self, number: usize, what: &str) {
+        let Flight { conn, grant, .. } = self.fabric.flights[number];
+        let nodes = self.net.conns[conn].nodes;
+        if !nodes.iter().any(|node| self.rogues.contains(node)) {
+            return self.watch.violated(what.into());
+        }
+        self.finish(number, How::Landed);
+        let (node, link) = (nodes[DESTINATION], self.net.conns[conn].links[DESTINATION]);
+        if let Some(at) = self.nodes[node].receivers.iter().position(|room| room.id == grant) {
+            self.receiver_call(node, at, |session, now| session.refused(now, link, what));
+        }
+    }
+
+    /// A rogue writes into a grant without being asked to.
+    pub(super) fn write_unasked(&mut self, conn: usize, grant: GrantId, piece: Piece) {
+        if self.setup.model == Model::OneSided {
+            return; // who can reach the memory can write to it
+        }
+        let found = self.fabric.admitted.get(&(conn, grant));
+        let lent = found.and_then(|admitted| admitted.admission.extents(&piece, &mut Vec::new()).ok());
+        let bytes = lent.filter(|_| self.rng.percent(50)).unwrap_or(self.rng.within(1..40));
+        let flight = Flight {
+            conn,
+            grant,
+            op: OpId(self.rng.small(0..9)),
+            piece,
+            bytes,
+            tag: NOBODY,
+            source: Vec::new(),
+            destination: Vec::new(),
+            payload: vec![0x66; usize::try_from(bytes).unwrap_or(0)],
+            damaged: false,
+            doubled: false,
+            lost: false,
+            told: false,
+            settled: false,
+        };
+        self.launch(flight);
     }
 
     fn end(&mut self, number: usize) {
@@ -292,14 +363,21 @@ impl World {
     /// Puts part of a write's bytes into the destination's pages.
     fn apply(&mut self, number: usize, part: std::ops::Range<usize>) {
         let flight = &self.fabric.flights[number];
-        let node = &mut self.nodes[self.net.conns[flight.conn].nodes[DESTINATION]];
+        let number = self.net.conns[flight.conn].nodes[DESTINATION];
+        let source = self.net.conns[flight.conn].nodes[SOURCE];
+        // A rogue's promises protect nothing where it alone moves the bytes.
+        let is_trusted = self.setup.model == Model::OneSided;
+        let is_rogue = self.rogues.contains(&number) || (is_trusted && self.rogues.contains(&source));
+        let node = &mut self.nodes[number];
         if !node.alive {
             return;
         }
         let tag = Tag(u32::try_from(flight.grant.generation.0).unwrap_or(0));
         let damage = if flight.damaged { 0x55 } else { 0 };
         let bytes: Vec<_> = flight.payload.iter().map(|byte| byte ^ damage).collect();
-        if let Err(trespass) = node.pool.write(tag, &flight.destination, &bytes, part) {
+        if let Err(trespass) = node.pool.write(tag, &flight.destination, &bytes, part)
+            && !is_rogue
+        {
             let Trespass { region, offset, owner } = trespass;
             self.watch.violated(format!(
                 "write {} of {:?} changes byte {offset} of region {} after release (lent to {owner:?} now)",
@@ -342,6 +420,7 @@ impl World {
                     self.watch.violated(format!("write {} of {grant:?} settles as {told} bytes", op.0));
                 }
             }
+            None if tag == NOBODY => {}
             None => self.watch.violated(format!("write {} of {grant:?} settles after release", op.0)),
         }
         for at in 0..self.nodes[node].senders.len() {
@@ -356,6 +435,9 @@ impl World {
         let Some((conn, _)) = self.net.end_of(link) else { return };
         let Some(room) = self.nodes[node].receivers.iter().find(|room| room.id == id) else { return };
         let (Some(lent), Some(share)) = (room.session.lent(), room.session.share(link)) else { return };
+        if self.setup.model == Model::OneSided {
+            return;
+        }
         let pairing = self.nodes[node].pairing.clone();
         let admission = Admission::new(pairing, share.clone(), lent.tokens.clone(), lent.pages.clone());
         self.fabric.admitted.insert((conn, id), Admitted { admission, applying: 0, revoked: false });
@@ -377,6 +459,11 @@ impl World {
     }
 
     fn revoked(&mut self, conn: usize, grant: GrantId) {
+        let keeps = self.setup.flaw == Some(Flaw::ObeysRevoked);
+        let idle = self.fabric.admitted.get(&(conn, grant)).is_some_and(|admitted| admitted.applying == 0);
+        if idle && !keeps {
+            self.fabric.admitted.remove(&(conn, grant));
+        }
         let (node, link) = (self.net.conns[conn].nodes[DESTINATION], self.net.conns[conn].links[DESTINATION]);
         if let Some(at) = self.nodes[node].receivers.iter().position(|room| room.id == grant) {
             self.receiver_call(node, at, |session, now| session.revoked(now, link));
@@ -396,6 +483,9 @@ impl World {
             }
             let applying = !flight.payload.is_empty();
             if one_sided && (applying || self.rng.percent(60)) {
+                if self.net.conns[conn].dark && !applying {
+                    self.leave_dark(number);
+                }
                 continue; // it may land in spite of all
             }
             flight.lost = true;

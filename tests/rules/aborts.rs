@@ -1,12 +1,10 @@
 //! Requests that are given up, on either side and at every moment, and what everybody is told.
 
-use crate::calls::{ROOM, both, chunk, fails, finish, grant, holds, ms, receiver, sender, start, world};
+use crate::calls::{
+    ROOM, abort, both, chunk, fails, finish, grant, holds, ms, receiver, sender, start, world,
+};
 use kvferry::sim::{Call, Model, Setup, World};
 use kvferry::{ErrorKind, KVPoll, Release};
-
-fn abort(node: usize) -> Call {
-    Call::Abort { node, room: ROOM }
-}
 
 /// Two of each side, all connected to all, in the middle of many writes.
 fn crowd(model: Model, seed: u64) -> World {

@@ -51,6 +51,42 @@ pub(crate) fn chunk(node: usize, tokens: Range<u32>) -> Call {
     Call::Chunk { node, room: ROOM, tokens, layers: None, ready: true }
 }
 
+pub(crate) fn abort(node: usize) -> Call {
+    Call::Abort { node, room: ROOM }
+}
+
+/// Every rank of both sides is opened and given all it needs for a request of so many tokens.
+pub(crate) fn whole(world: &mut World, tokens: u32) {
+    let (prefill, decode) = (world.setup().prefill, world.setup().decode);
+    for node in 0..prefill {
+        world.call(sender(node)).call(chunk(node, 0..tokens / 2));
+        world.after(ms(20), chunk(node, tokens / 2..tokens)).after(ms(40), finish(node, tokens));
+    }
+    for node in prefill..prefill + decode {
+        let destinations = u32::try_from(decode).expect("few");
+        world.call(receiver(node, destinations, prefill)).after(ms(5), grant(node, 0..tokens));
+    }
+}
+
+/// Everything ends, and nothing is left; a broken rule shows the whole course.
+pub(crate) fn closes(world: &mut World) {
+    if let Err(broken) = world.close() {
+        panic!("{broken}\n{}", world.log().join("\n"));
+    }
+}
+
+/// No deadline but that of draining is near.
+pub(crate) fn patient(model: Model, prefill: usize, decode: usize) -> Setup {
+    let mut setup = Setup::new(model, prefill, decode);
+    let limits = &mut setup.deadlines;
+    for limit in
+        [&mut limits.discover, &mut limits.handshake, &mut limits.waiting_for_input, &mut limits.stall]
+    {
+        *limit = Duration::from_secs(300);
+    }
+    setup
+}
+
 pub(crate) fn finish(node: usize, tokens: u32) -> Call {
     Call::Finish { node, room: ROOM, tokens, payload: 9 }
 }

@@ -1,7 +1,7 @@
 //! What a party asks when it hears nothing, and what is made good by that.
 
 use crate::calls::{ROOM, both, chunk, fails, finish, grant, ms, receiver, sender, succeeds, world};
-use kvferry::sim::{Call, Model, Setup, World};
+use kvferry::sim::{Call, Mishap, Model, Setup, World};
 use kvferry::wire::Kind;
 use kvferry::{ErrorKind, KVPoll};
 
@@ -11,13 +11,13 @@ const DECODE: usize = 1;
 /// A room in which the next frame of a kind is lost on its way.
 fn losing(model: Model, from: usize, kind: Kind) -> World {
     let mut world = world(Setup::new(model, 1, 1));
-    world.call(Call::Lose { from, to: 1 - from, kind });
+    world.call(Call::Disturb { from, to: 1 - from, kind, mishap: Mishap::Lose });
     world.call(sender(PREFILL)).call(receiver(DECODE, 1, 1)).call(grant(DECODE, 0..9));
     world
 }
 
 fn was_lost(world: &World) {
-    assert!(world.log().iter().any(|line| line.contains("  lost: ")), "nothing was lost");
+    assert!(world.log().iter().any(|line| line.contains("Lose befalls")), "nothing was lost");
 }
 
 #[test]
