@@ -1,14 +1,13 @@
 //! A descriptor that wakes one sleeper, and costs a system call only when it sleeps.
 
-use rustix::event::{EventfdFlags, eventfd};
+use crate::sync::{AtomicBool, Event, Ordering, fence};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::os::fd::BorrowedFd;
 
-/// An event descriptor with a flag that says whether anybody sleeps on it, or is about to.
+/// An event with a flag that says whether anybody sleeps on it, or is about to.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    fd: OwnedFd,
+    event: Event,
     armed: AtomicBool,
 }
 
@@ -18,8 +17,7 @@ impl Doorbell {
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd, armed: AtomicBool::new(false) })
+        Ok(Self { event: Event::new()?, armed: AtomicBool::new(false) })
     }
 
     /// Wakes the sleeper, if there is one. What was stored before is visible to it.
@@ -45,18 +43,16 @@ impl Doorbell {
 
     /// Makes the descriptor readable.
     pub(crate) fn write(&self) {
-        // An error says that the count is full: readable already.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        self.event.set();
     }
 
     /// Makes the descriptor unreadable.
     pub(crate) fn clear(&self) {
-        // An error says that nobody rang.
-        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+        self.event.clear();
     }
 
     /// Readable once rung.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.event.fd()
     }
 }

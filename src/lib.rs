@@ -100,6 +100,7 @@ mod poll;
 pub mod session;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod sync;
 pub mod transport;
 pub mod wire;
 

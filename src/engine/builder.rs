@@ -2,6 +2,8 @@
 
 use super::changes::Feed;
 use super::core::Core;
+use super::inbox::Inbox;
+use super::live::Live;
 use super::shared::Shared;
 use super::stats::Counters;
 use super::thread::Driver;
@@ -9,15 +11,12 @@ use super::usage::BuildError;
 use super::{Engine, Inner, Place};
 use crate::bootstrap::Directory;
 use crate::config::{Config, ConfigError};
-use crate::doorbell::Doorbell;
 use crate::ids::{Instance, Party, Side};
 use crate::transport::Transport;
 use crate::wire::MAX_NAME;
-use crossbeam::queue::SegQueue;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -120,17 +119,13 @@ impl EngineBuilder {
             model,
             config,
             directory,
-            directory_changed: AtomicBool::new(false),
-            commands: SegQueue::new(),
-            dirty: SegQueue::new(),
-            bell: Arc::new(Doorbell::new().map_err(io("eventfd"))?),
+            inbox: Arc::new(Inbox::new().map_err(io("eventfd"))?),
             feed: Feed::new().map_err(io("eventfd"))?,
             announced: RwLock::new(None),
-            live: Mutex::new(BTreeMap::new()),
+            live: Live::default(),
             generations: AtomicU64::new(1),
             next_region: AtomicU32::new(0),
             counters: Counters::default(),
-            closing: AtomicBool::new(false),
             close_limit: Mutex::new(Duration::ZERO),
             is_manual,
             process: std::process::id(),
@@ -146,8 +141,7 @@ impl EngineBuilder {
 
 fn changed(shared: &Weak<Shared>) {
     if let Some(shared) = shared.upgrade() {
-        shared.directory_changed.store(true, Ordering::Release);
-        shared.bell.ring();
+        shared.inbox.note_directory();
     }
 }
 

@@ -4,11 +4,10 @@ use super::slot::Slot;
 use crate::doorbell::Doorbell;
 use crate::ids::{Generation, Room, Side};
 use crate::poll::{KVPoll, Release};
-use crossbeam::queue::SegQueue;
+use crate::sync::{AtomicBool, Ordering, SegQueue};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A room that changed, as it is now. Several changes of a room between two looks are one, and none is
 /// reported twice: each room ends once.

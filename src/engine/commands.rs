@@ -17,8 +17,8 @@ impl Core {
     pub(super) fn take_commands(&mut self, shared: &Shared, now: Instant) -> usize {
         let mut did = 0;
         // Bounded by what is there now, so that busy callers cannot hold the turn.
-        for _ in 0..shared.commands.len() {
-            let Some(command) = shared.commands.pop() else { break };
+        for _ in 0..shared.inbox.commands() {
+            let Some(command) = shared.inbox.pop_command() else { break };
             self.command(shared, now, command);
             did += 1;
         }
@@ -130,8 +130,8 @@ impl Core {
 fn watch(shared: &Shared, room: &mut SenderRoom, marks: &[Mark]) -> bool {
     let pending: Vec<_> = marks.iter().filter(|mark| !mark.is_ready()).cloned().collect();
     for mark in &pending {
-        let bell = Arc::clone(&shared.bell);
-        mark.on_ready(Box::new(move || bell.ring()));
+        let inbox = Arc::clone(&shared.inbox);
+        mark.on_ready(Box::new(move || inbox.ring()));
     }
     let has_pending = !pending.is_empty();
     if has_pending {

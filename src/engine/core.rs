@@ -141,7 +141,7 @@ impl Core {
 
     pub(super) fn wait_set(&self, shared: &Shared) -> io::Result<WaitSet> {
         let transports = self.transports.iter().filter_map(|transport| transport.wake_fd());
-        WaitSet::new(transports.chain([shared.bell.fd()]))
+        WaitSet::new(transports.chain([shared.inbox.fd()]))
     }
 
     /// A session was told something: does what it asks, shows what changed, sets its timer, and takes
@@ -215,8 +215,7 @@ impl Core {
 
     fn take_wishes(&mut self, shared: &Shared, now: Instant) -> usize {
         let mut did = 0;
-        while let Some(slot) = shared.dirty.pop() {
-            slot.is_dirty.swap(false, Ordering::AcqRel); // before looking: a later wish comes again
+        while let Some(slot) = shared.inbox.pop_wish() {
             self.grant_wish(shared, now, &slot);
             did += 1;
         }
@@ -287,7 +286,7 @@ impl Core {
         });
         // Before the end is seen: whoever sees it may take the number, and the place, at once.
         if let Some(slot) = self.rooms.slot(key) {
-            shared.forget(slot);
+            shared.live.forget(slot);
         }
         self.rooms.publish(key, true);
         let slot = match key.0 {

@@ -46,7 +46,7 @@ impl Handle {
             return;
         }
         self.slot.abort_detail.lock().get_or_insert_with(|| reason.to_owned());
-        self.shared.look_at(&self.slot, self.slot.wish_abort());
+        self.shared.inbox.look_at(&self.slot, self.slot.wish_abort());
     }
 
     pub(super) fn stats(&self) -> TransferStats {
@@ -86,7 +86,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // In a forked child the room is the parent's, and still wanted there.
         if self.shared.check_process().is_ok() && !self.slot.is_over() {
-            self.shared.look_at(&self.slot, self.slot.wish_abort());
+            self.shared.inbox.look_at(&self.slot, self.slot.wish_abort());
         }
     }
 }

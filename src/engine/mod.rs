@@ -9,7 +9,7 @@
 //! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`: what the loop knows
 //! - `liveness.rs`: signs of life
 //! - `regions.rs`: memory that is taken back
-//! - `shared.rs`: what handles and the loop have in common; the lock order
+//! - `shared.rs`, `inbox.rs`, `live.rs`: what handles and the loop have in common; the lock order
 //! - `wake.rs`, `thread.rs`, `clock.rs`: who runs the loop, and when
 //! - `stats.rs`: counters and figures; `warning.rs`: warnings at a limited rate
 
@@ -20,8 +20,10 @@ mod commands;
 mod core;
 mod handle;
 mod inbound;
+mod inbox;
 mod layouts;
 mod links;
+mod live;
 mod liveness;
 mod outbound;
 mod reach;
@@ -181,7 +183,7 @@ impl Engine {
         }
         let withdrawal = core.withdraw(region).ok_or(UsageError::UnknownRegion(region));
         drop(core);
-        shared.bell.ring();
+        shared.inbox.ring();
         withdrawal
     }
 
@@ -197,12 +199,7 @@ impl Engine {
         let digest = layout.digest();
         let epoch = core.announced.as_ref().map_or(1, |announced| announced.epoch + 1);
         let announced = Arc::new(Announced::new(epoch, layout));
-        let live = shared.live.lock(); // rooms are made under it
-        if !live.is_empty() {
-            return Err(UsageError::RoomsAlive(live.len()));
-        }
-        *shared.announced.write() = Some(Arc::clone(&announced));
-        drop(live);
+        shared.live.without_rooms(|| *shared.announced.write() = Some(Arc::clone(&announced)))?;
         core.announced = Some(announced);
         let links: Vec<_> = core.links.keys().copied().collect();
         links.into_iter().for_each(|link| core.announce(link));
@@ -222,7 +219,7 @@ impl Engine {
         }
         drop(core);
         drop(former); // may wait for the directory; the new record has taken its place
-        shared.bell.ring();
+        shared.inbox.ring();
         Ok(())
     }
 
@@ -234,7 +231,11 @@ impl Engine {
         let shared = self.open()?;
         let (slot, announced) = shared.claim(Side::Prefill, room, options.tag)?;
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
-        shared.command(Command::OpenSender { slot: Arc::clone(&slot), attempt: options.attempt, deadlines });
+        shared.inbox.command(Command::OpenSender {
+            slot: Arc::clone(&slot),
+            attempt: options.attempt,
+            deadlines,
+        });
         Ok(KVSender::new(Arc::clone(shared), slot, announced))
     }
 
@@ -255,7 +256,7 @@ impl Engine {
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         let id = GrantId { room, attempt: options.attempt, generation: slot.generation };
         let layers = announced.layers.clone();
-        shared.command(Command::OpenReceiver {
+        shared.inbox.command(Command::OpenReceiver {
             slot: Arc::clone(&slot),
             id,
             from: sources,
@@ -272,7 +273,7 @@ impl Engine {
     /// [`UsageError::Closed`].
     pub fn reject(&self, room: Room, attempt: Attempt, detail: &str) -> Result<(), UsageError> {
         let detail = detail.to_owned();
-        self.open()?.command(Command::Reject { room, attempt, detail });
+        self.open()?.inbox.command(Command::Reject { room, attempt, detail });
         Ok(())
     }
 
@@ -327,7 +328,7 @@ impl Engine {
         // First: a room whose end can be seen has left every table when the turn is over.
         let core = shared.core.lock();
         let mut stats = shared.counters.read();
-        stats.rooms = shared.live.lock().len();
+        stats.rooms = shared.live.len();
         stats.links = core.links.len();
         (stats.targets, stats.unreachable) = core.targets.sizes();
         stats.reconnects = core.targets.reconnects();

@@ -11,13 +11,12 @@ use crate::ids::{LinkId, Rank, Room, Side};
 use crate::session::{Session, SourceLink};
 use crate::transport::Transport;
 use crate::wire::{Frame, RoomFrame};
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Core {
     /// Looks for sources that are not known, and tries peers that are due.
     pub(super) fn reach(&mut self, shared: &Shared, now: Instant) {
-        if shared.directory_changed.swap(false, Ordering::AcqRel) {
+        if shared.inbox.take_directory() {
             let unresolved: Vec<_> = self.rooms.unresolved.iter().copied().collect();
             unresolved.into_iter().for_each(|room| self.resolve(shared, now, room));
         }

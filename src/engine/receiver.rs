@@ -58,7 +58,7 @@ impl KVReceiver {
         if self.has_granted.swap(true, Ordering::AcqRel) {
             return Err(UsageError::AlreadyGranted);
         }
-        shared.command(Command::Grant { slot, lent: Lent { tokens, pages: lists.into() } });
+        shared.inbox.command(Command::Grant { slot, lent: Lent { tokens, pages: lists.into() } });
         Ok(Accepted::Queued)
     }
 
@@ -69,7 +69,7 @@ impl KVReceiver {
     /// [`UsageError::Forked`].
     pub fn set_dp(&self, dp: u32) -> Result<Accepted, UsageError> {
         let Some((shared, slot)) = self.handle.open()? else { return Ok(Accepted::Ended) };
-        shared.command(Command::SetDp { slot, dp });
+        shared.inbox.command(Command::SetDp { slot, dp });
         Ok(Accepted::Queued)
     }
 

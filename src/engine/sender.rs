@@ -44,7 +44,7 @@ impl KVSender {
         let Some((shared, slot)) = self.handle.open()? else { return Ok(Accepted::Ended) };
         let Offer { tokens, complete, payload } = offer;
         let payload = self.handle.payload(payload)?;
-        shared.command(Command::Offer { slot, offer: wire::Offer { tokens, complete, payload } });
+        shared.inbox.command(Command::Offer { slot, offer: wire::Offer { tokens, complete, payload } });
         Ok(Accepted::Queued)
     }
 
@@ -62,7 +62,7 @@ impl KVSender {
         let mut intake = self.intake.lock();
         intake.chunk(&tokens, layers.as_ref())?;
         let chunk = session::Chunk { tokens, layers, pages, ready: marks.is_empty() };
-        shared.command(Command::Chunk { slot, chunk, marks });
+        shared.inbox.command(Command::Chunk { slot, chunk, marks });
         Ok(Accepted::Queued)
     }
 
@@ -80,7 +80,7 @@ impl KVSender {
         let mut intake = self.intake.lock();
         intake.finish(tokens)?;
         let finish = session::Finish { tokens, rows, payload, ready: marks.is_empty() };
-        shared.command(Command::Finish { slot, finish, marks });
+        shared.inbox.command(Command::Finish { slot, finish, marks });
         Ok(Accepted::Queued)
     }
 

@@ -9,12 +9,11 @@ use crate::error::KVTransferError;
 use crate::ids::{Generation, Rank, Room, Side};
 use crate::poll::{KVPoll, Release};
 use crate::session::Figures;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, Mutex, OnceLock, Ordering};
 use crate::wire::Offer;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 #[derive(Debug)]

@@ -70,31 +70,32 @@ impl Driver {
             return report.clone();
         }
         *shared.close_limit.lock() = limit;
-        shared.closing.store(true, Ordering::Release);
+        shared.live.close();
         let new = match &self.ended {
             None => run_down(shared, &self.waits),
             // Called from a waker, on the progress thread itself: it ends when that returns.
             Some((thread, _)) if *thread == thread::current().id() => shared.unfinished(),
             Some((_, ended)) => {
-                shared.bell.ring();
+                shared.inbox.ring();
                 ended.recv_timeout(limit.saturating_add(GRACE)).unwrap_or_else(|_| shared.unfinished())
             }
         };
-        shared.bell.write(); // whoever drives by hand and sleeps
+        shared.inbox.wake(); // whoever drives by hand and sleeps
         report.insert(new).clone()
     }
 }
 
 /// Arms everything that can wake the driver. `Busy`: there is work already.
 pub(super) fn prepare_wait(shared: &Shared, core: &mut MutexGuard<'_, Core>) -> Wait {
-    shared.bell.clear();
-    shared.bell.arm();
-    if shared.has_work() { Wait::Busy } else { core.prepare_wait() }
+    match shared.inbox.arm() {
+        Wait::Ready => core.prepare_wait(),
+        busy => busy,
+    }
 }
 
 fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
     let drive = || {
-        while !shared.closing.load(Ordering::Acquire) {
+        while !shared.live.is_closing() {
             let did = shared.turn(&mut shared.core.lock());
             if did == 0 {
                 sleep(shared, waits, None);
@@ -114,9 +115,7 @@ fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
 
 fn sleep(shared: &Shared, waits: &WaitSet, limit: Option<Duration>) {
     let mut core = shared.core.lock();
-    if prepare_wait(shared, &mut core) == Wait::Busy
-        || shared.closing.load(Ordering::Acquire) && limit.is_none()
-    {
+    if prepare_wait(shared, &mut core) == Wait::Busy || shared.live.is_closing() && limit.is_none() {
         return;
     }
     let until = core.deadline().map(|deadline| deadline.saturating_duration_since(clock::now()));
@@ -132,7 +131,7 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
         let did = shared.turn(&mut core);
         core.fail_all(shared, clock::now()); // each time: calls made before the end may have opened more
         let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(clock::now()));
-        if left.is_zero() || core.rooms.is_empty() && shared.commands.is_empty() {
+        if left.is_zero() || core.rooms.is_empty() && shared.inbox.commands() == 0 {
             break;
         }
         drop(core);
@@ -168,9 +167,9 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
 impl Shared {
     /// What is not known to be safe now.
     fn unfinished(&self) -> CloseReport {
-        let slots: Vec<_> = self.live.lock().values().filter(|slot| !slot.is_over()).cloned().collect();
+        let slots = self.live.all().into_iter().filter(|slot| !slot.is_over());
         let waiting_for = |slot: &Slot| slot.details(|details| details.waiting_for.clone());
-        let unreleased = slots.iter().map(|slot| (slot.side, slot.room, waiting_for(slot))).collect();
+        let unreleased = slots.map(|slot| (slot.side, slot.room, waiting_for(&slot))).collect();
         CloseReport { is_finished: false, unreleased, unproved: Vec::new() }
     }
 }

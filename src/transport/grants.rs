@@ -12,7 +12,7 @@
 use crate::ids::{GrantId, OpId};
 use crate::layout::Admission;
 use crate::ops::{OpSet, TooManyGaps};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::Wait;
 use crate::doorbell::Doorbell;
-use crossbeam::queue::SegQueue;
+use crate::sync::SegQueue;
 use std::io;
 use std::os::fd::BorrowedFd;
 
