@@ -41,6 +41,8 @@ pub(super) enum GreetingError {
     Lanes { lane: u8, lanes: u8 },
     #[error("no greeting of a peer of ours")]
     Magic,
+    #[error("bytes that are 0 in this version are not")]
+    Reserved,
     #[error("role {0} is unknown")]
     Role(u8),
     #[error("transport version {0}, this side speaks {VERSION}")]
@@ -90,6 +92,9 @@ impl Greeting {
         if !(1..=MAX_LANES).contains(&lanes) || lane >= lanes {
             return Err(GreetingError::Lanes { lane, lanes });
         }
+        if bytes[24..28] != [0; 4] || (lane != 0 && !matches!(role, Role::Lane(_))) {
+            return Err(GreetingError::Reserved);
+        }
         Ok(Self { role, lanes, nonce: u128::from_le_bytes(number) })
     }
 }
@@ -116,6 +121,17 @@ mod tests {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(Greeting::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_greeting_has_one_encoding() {
+        for (at, value) in [(24, 1), (27, 0x80), (6, 1)] {
+            let mut bytes = Greeting { role: Role::Control, lanes: 2, nonce: 1 }.encode();
+            bytes[at] = value;
+            let sum = crc32c(&bytes[..28]);
+            bytes[28..].copy_from_slice(&sum.to_le_bytes());
+            assert_eq!(Greeting::decode(&bytes), Err(GreetingError::Reserved), "byte {at}");
         }
     }
 
