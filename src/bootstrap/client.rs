@@ -234,24 +234,10 @@ impl Shared {
             Ok(call) => self.target.send(call).await,
             Err(error) => return Outcome::Refused(format!("making the request failed: {error}")),
         };
-        let body = match answer {
-            Ok((StatusCode::OK, body)) => body,
-            Ok((status, body)) => return self.refused(status, &body),
-            Err(detail) => return Outcome::Unreachable(detail),
-        };
-        let understood = match job {
-            Job::Lookup { group } => self
-                .read::<json::Group>(&body)
-                .and_then(|answer| answer.into_state(group))
-                .map(Outcome::Group),
-            Job::Owners { .. } => {
-                self.read::<json::Owners>(&body).map(|answer| Outcome::Owners(answer.owners))
-            }
-            Job::Publish { .. } | Job::Put { .. } | Job::Remove { .. } => {
-                self.read::<json::Done>(&body).map(|_| Outcome::Done)
-            }
-        };
-        understood.unwrap_or_else(Outcome::Unreachable)
+        match answer {
+            Ok((status, body)) => understand(&self.target.server, job, status, &body),
+            Err(detail) => Outcome::Unreachable(detail),
+        }
     }
 
     fn call(&self, job: &Job) -> Result<Call, serde_json::Error> {
@@ -279,22 +265,6 @@ impl Shared {
             }
         };
         Ok(Call { method, path, body: Bytes::from(body) })
-    }
-
-    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, String> {
-        let server = &self.target.server;
-        serde_json::from_slice(body)
-            .map_err(|error| format!("{server} answered what is not understood: {error}"))
-    }
-
-    /// What an answer other than 200 means. Only a directory's own words are final.
-    fn refused(&self, status: StatusCode, body: &[u8]) -> Outcome {
-        let server = &self.target.server;
-        match serde_json::from_slice::<json::Refused>(body) {
-            Ok(json::Refused { error }) if error.kind == json::REPLACED => Outcome::Replaced(error.detail),
-            Ok(json::Refused { error }) => Outcome::Refused(error.detail),
-            Err(_) => Outcome::Unreachable(format!("{server} answered {status}")),
-        }
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut Lookups, Instant) -> T) -> T {
@@ -368,6 +338,36 @@ impl Drop for Ended {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("server", &self.shared.target.server).finish_non_exhaustive()
+    }
+}
+
+/// What an answer of `server` means.
+pub(super) fn understand(server: &HostPort, job: &Job, status: StatusCode, body: &[u8]) -> Outcome {
+    if status != StatusCode::OK {
+        return refused(server, status, body);
+    }
+    let understood = match job {
+        Job::Lookup { group } => {
+            read::<json::Group>(server, body).and_then(|answer| answer.into_state(group)).map(Outcome::Group)
+        }
+        Job::Owners { .. } => read::<json::Owners>(server, body).map(|answer| Outcome::Owners(answer.owners)),
+        Job::Publish { .. } | Job::Put { .. } | Job::Remove { .. } => {
+            read::<json::Done>(server, body).map(|_| Outcome::Done)
+        }
+    };
+    understood.unwrap_or_else(Outcome::Unreachable)
+}
+
+fn read<T: DeserializeOwned>(server: &HostPort, body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| format!("{server} answered what is not understood: {error}"))
+}
+
+/// What an answer other than 200 means. Only a directory's own words are final.
+fn refused(server: &HostPort, status: StatusCode, body: &[u8]) -> Outcome {
+    match serde_json::from_slice::<json::Refused>(body) {
+        Ok(json::Refused { error }) if error.kind == json::REPLACED => Outcome::Replaced(error.detail),
+        Ok(json::Refused { error }) => Outcome::Refused(error.detail),
+        Err(_) => Outcome::Unreachable(format!("{server} answered {status}")),
     }
 }
 

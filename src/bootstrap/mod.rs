@@ -9,7 +9,7 @@
 //! - `server.rs`: the server and its routes; `table.rs`: what it holds
 //! - `client.rs`: the client; `lookups.rs`: what it knows and asks next; `leases.rs`: what it registered;
 //!   `retry.rs`: when something is tried next; `http.rs`: one request
-//! - `json.rs`: the bodies; `clock.rs`: the time
+//! - `json.rs`: the bodies; `clock.rs`: the time; `probe.rs`: both sides without sockets, for fuzzers
 
 #[cfg(feature = "bootstrap")]
 mod client;
@@ -25,6 +25,9 @@ mod leases;
 #[cfg(feature = "bootstrap")]
 mod lookups;
 mod owners;
+#[cfg(all(feature = "bootstrap", feature = "sim"))]
+#[doc(hidden)]
+pub mod probe;
 #[cfg(feature = "bootstrap")]
 mod retry;
 mod roster;

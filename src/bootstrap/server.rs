@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, Semaphore};
@@ -99,7 +99,7 @@ pub struct BootstrapServer {
 
 /// What every connection shares.
 #[derive(Debug)]
-struct Service {
+pub(super) struct Service {
     table: Mutex<Table>,
     rejected: AtomicU64,
     body_bytes: usize,
@@ -110,8 +110,8 @@ struct Service {
 struct Running(Arc<AtomicBool>);
 
 /// A request that is not carried out.
-struct Rejection {
-    status: StatusCode,
+pub(super) struct Rejection {
+    pub(super) status: StatusCode,
     kind: &'static str,
     detail: String,
 }
@@ -196,6 +196,23 @@ impl BootstrapServer {
 }
 
 impl Service {
+    pub(super) fn new(config: &ServerConfig) -> Self {
+        let limits = TableLimits {
+            ranks: config.ranks,
+            bytes: config.table_bytes,
+            record_bytes: config.record_bytes,
+            lease: config.lease,
+            owners: config.owners,
+            owner_age: config.owner_age,
+        };
+        Self {
+            table: Mutex::new(Table::new(limits)),
+            rejected: AtomicU64::new(0),
+            body_bytes: config.body_bytes,
+            request_time: config.request_time,
+        }
+    }
+
     async fn connection(self: Arc<Self>, stream: TcpStream) {
         let limit = self.request_time;
         let service = service_fn(move |request| {
@@ -239,35 +256,46 @@ impl Service {
         let (parts, body) = request.into_parts();
         // Before anything is refused: closing with unread bytes would cut off the answer.
         let body = self.read(body).await?;
-        let route = Route::parse(parts.uri.path())?;
-        match (route, parts.method) {
-            (Route::Health, Method::GET) => done(),
-            (Route::Group { group }, Method::GET) => {
-                self.table.lock().group(&group, clock::now()).map_err(Rejection::unencodable)
+        self.obey(&parts.method, &parts.uri, &body, clock::now())
+    }
+
+    /// Carries out a request that is here whole.
+    pub(super) fn obey(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        body: &[u8],
+        now: Instant,
+    ) -> Result<Bytes, Rejection> {
+        let route = Route::parse(uri.path())?;
+        match (route, method) {
+            (Route::Health, &Method::GET) => done(),
+            (Route::Group { group }, &Method::GET) => {
+                self.table.lock().group(&group, now).map_err(Rejection::unencodable)
             }
-            (Route::Rank { group, rank }, Method::PUT) => {
-                let put: json::Registering = parsed(&body)?;
+            (Route::Rank { group, rank }, &Method::PUT) => {
+                let put: json::Registering = parsed(body)?;
                 let ttl = Duration::from_millis(put.ttl_ms);
                 let record =
                     put.body.into_record(&group, put.sizes.into(), rank).map_err(Rejection::malformed)?;
-                self.table.lock().put(record, ttl, clock::now())?;
+                self.table.lock().put(record, ttl, now)?;
                 done()
             }
-            (Route::Rank { group, rank }, Method::DELETE) => {
-                let instance = instance(parts.uri.query()).ok_or_else(|| {
+            (Route::Rank { group, rank }, &Method::DELETE) => {
+                let instance = instance(uri.query()).ok_or_else(|| {
                     Rejection::malformed("instance=, 32 hexadecimal digits, is needed in the query")
                 })?;
-                self.table.lock().remove(&group, rank, instance, clock::now())?;
+                self.table.lock().remove(&group, rank, instance, now)?;
                 done()
             }
-            (Route::Owners { group }, Method::POST) => {
-                let published: json::Owners = parsed(&body)?;
-                self.table.lock().publish_owners(&group, published.owners, clock::now());
+            (Route::Owners { group }, &Method::POST) => {
+                let published: json::Owners = parsed(body)?;
+                self.table.lock().publish_owners(&group, published.owners, now);
                 done()
             }
-            (Route::OwnersQuery { group }, Method::POST) => {
-                let asked: json::Rooms = parsed(&body)?;
-                let owners = self.table.lock().owners(&group, &asked.rooms, clock::now());
+            (Route::OwnersQuery { group }, &Method::POST) => {
+                let asked: json::Rooms = parsed(body)?;
+                let owners = self.table.lock().owners(&group, &asked.rooms, now);
                 reply(&json::Owners { owners })
             }
             (_, method) => Err(Rejection {
@@ -380,20 +408,7 @@ impl Drop for Running {
 
 /// The thread: serves until told to stop. Ending the runtime drops the listener and every connection.
 fn serve(runtime: Runtime, listener: TcpListener, config: ServerConfig, running: Running, stop: &Notify) {
-    let limits = TableLimits {
-        ranks: config.ranks,
-        bytes: config.table_bytes,
-        record_bytes: config.record_bytes,
-        lease: config.lease,
-        owners: config.owners,
-        owner_age: config.owner_age,
-    };
-    let service = Arc::new(Service {
-        table: Mutex::new(Table::new(limits)),
-        rejected: AtomicU64::new(0),
-        body_bytes: config.body_bytes,
-        request_time: config.request_time,
-    });
+    let service = Arc::new(Service::new(&config));
     let slots = Arc::new(Semaphore::new(config.connections.min(Semaphore::MAX_PERMITS)));
     runtime.spawn(accept(listener, service, slots, running));
     runtime.block_on(stop.notified());

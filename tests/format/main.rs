@@ -1,10 +1,9 @@
-//! The wire format from outside: golden bytes, hostile bytes, random bytes.
+//! The wire format from outside: golden bytes, hostile bytes.
 //!
 //! A golden file that changes means that peers of the old version misread these bytes: raise
 //! `wire::VERSION`. `KVF_BLESS=1 cargo test --lib wire` writes the files anew.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
 
-mod fuzz;
 mod golden;
 mod memory;
 

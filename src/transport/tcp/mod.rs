@@ -18,6 +18,7 @@
 //! - `control.rs`: the control connection
 //! - `worker.rs`, `inbound.rs`, `outbound.rs`, `note.rs`: the lanes
 //! - `address.rs`, `resolver.rs`, `sockets.rs`, `ticker.rs`: addresses, names, sockets, time limits
+//! - `probe.rs`: decoders for fuzzers
 
 mod address;
 mod arrivals;
@@ -29,6 +30,9 @@ mod inbound;
 mod links;
 mod note;
 mod outbound;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod probe;
 mod resolver;
 mod sockets;
 mod ticker;
