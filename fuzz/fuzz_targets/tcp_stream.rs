@@ -1,0 +1,9 @@
+//! See `tests/fuzz/bodies/tcp_stream.rs`.
+#![no_main]
+
+#[path = "../../tests/fuzz/bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    bodies::tcp_stream::run(input);
+});
