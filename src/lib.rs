@@ -83,7 +83,7 @@
 //! | `tcp` | yes | the TCP transport |
 //! | `shm` | yes | reserved for shared memory between processes of a host |
 //! | `bootstrap` | yes | the HTTP+JSON directory, server and client |
-//! | `sim` | no | the protocol simulator, for tests |
+//! | `sim` | no | for tests: the protocol simulator, and faults on command |
 
 mod address;
 pub mod bootstrap;
@@ -92,6 +92,8 @@ mod config;
 mod doorbell;
 mod engine;
 mod error;
+#[cfg(feature = "sim")]
+pub mod faults;
 mod ids;
 pub mod layout;
 pub mod memory;

@@ -28,6 +28,7 @@ const LAYERS: &[(&str, May)] = &[
             All("bootstrap"),
         ]),
     ),
+    ("faults", May::Import(&[All("layout"), All("wire"), All("memory"), All("transport")])),
     ("sim", May::Import(&[All("layout"), All("wire"), All("session")])),
     ("ffi", May::ImportPublic),
 ];
@@ -188,6 +189,7 @@ mod tests {
             ("src/bootstrap/server.rs", "use crate::wire::codec::Reader;"),
             ("src/engine/mod.rs", "use crate::ffi::guard;"),
             ("src/sim/net.rs", "use crate::transport::Transport;"),
+            ("src/faults/relay.rs", "use crate::engine::Engine;"),
             ("src/ffi/mod.rs", "use crate::engine::drive;"),
             ("src/unheard.rs", ""),
         ];

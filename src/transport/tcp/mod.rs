@@ -140,6 +140,32 @@ impl TcpTransport {
             config,
         })
     }
+
+    /// The bytes that `connect` takes for an address, as `local_address` gives them: for networks in which
+    /// peers reach this side through another address than it knows of.
+    ///
+    /// ```
+    /// use kvferry::transport::tcp::TcpTransport;
+    ///
+    /// let address = "10.0.0.7:4000".parse()?;
+    /// let bytes = TcpTransport::encode_address(&address)?;
+    /// assert_eq!(TcpTransport::decode_address(&bytes)?, address);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The host's name is longer than 255 bytes.
+    pub fn encode_address(address: &HostPort) -> Result<Bytes, TransportError> {
+        address::encode(address)
+    }
+
+    /// The address that these bytes stand for.
+    ///
+    /// # Errors
+    /// They stand for none.
+    pub fn decode_address(bytes: &[u8]) -> Result<HostPort, TransportError> {
+        address::decode(bytes)
+    }
 }
 
 impl Transport for TcpTransport {
