@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) const LAYERS: u32 = 3;
 pub(crate) const PAGE_TOKENS: u32 = 4;
 const TOKEN_BYTES: u64 = 2 * 16;
-const PAGE_BYTES: u64 = PAGE_TOKENS as u64 * TOKEN_BYTES;
+pub(crate) const PAGE_BYTES: u64 = PAGE_TOKENS as u64 * TOKEN_BYTES;
 const ROW_BYTES: u64 = 24;
 
 /// How long a test waits for what must happen.

@@ -30,6 +30,7 @@ mod aborts;
 mod bed;
 mod bootstrap;
 mod data;
+mod links;
 mod memory;
 mod operations;
 mod order;
