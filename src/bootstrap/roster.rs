@@ -11,7 +11,7 @@ pub(super) const NAMED_MISSING: usize = 16;
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RosterError {
-    /// Not every rank is there exactly once.
+    /// Not every rank is there exactly once, or there is none.
     #[error("group {group} has {records} records for {ranks} ranks")]
     Count {
         /// The group.
@@ -73,7 +73,7 @@ impl GroupInfo {
         ranks.sort_by_key(|record| record.rank);
         ranks.dedup_by_key(|record| record.rank);
         let records = ranks.len() as u64;
-        if records != sizes.ranks() || given != ranks.len() {
+        if records == 0 || records != sizes.ranks() || given != ranks.len() {
             return Err(RosterError::Count { group: name.into(), records, ranks: sizes.ranks() });
         }
         Ok(Self { name: name.into(), sizes, ranks })
