@@ -34,7 +34,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Messages waiting.
-    #[cfg(any(test, feature = "tcp"))]
+    #[cfg(feature = "tcp")]
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -57,35 +57,5 @@ impl<T> Mailbox<T> {
     /// Readable after `arm` once there is a message.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::event::{PollFd, PollFlags, poll};
-    use std::sync::Arc;
-
-    #[test]
-    fn a_sleeping_reader_gets_every_message() {
-        let mailbox = Arc::new(Mailbox::new().unwrap());
-        let writers: Vec<_> = (0..2)
-            .map(|_| {
-                let mailbox = Arc::clone(&mailbox);
-                std::thread::spawn(move || (0..20_000).for_each(|number| mailbox.push(number)))
-            })
-            .collect();
-        let mut got = 0;
-        while got < 40_000 {
-            if mailbox.arm() == Wait::Ready {
-                poll(&mut [PollFd::new(&mailbox.bell(), PollFlags::IN)], None).unwrap();
-                mailbox.silence();
-            }
-            while mailbox.pop().is_some() {
-                got += 1;
-            }
-        }
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        assert_eq!(mailbox.len(), 0);
     }
 }

@@ -1,0 +1,15 @@
+//! What the threads of a transport share.
+
+#[path = "../../../../src/transport/grants.rs"]
+mod grants;
+#[path = "../../../../src/transport/mailbox.rs"]
+mod mailbox;
+
+mod mailing;
+mod revoking;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wait {
+    Ready,
+    Busy,
+}
