@@ -126,12 +126,12 @@ impl Core {
     }
 }
 
-/// Keeps the marks of a chunk that are not ready, and rings when one is. Answers whether there are any.
+/// Keeps the marks of a chunk that are not ready, and nudges the driver when one is. Answers whether there are any.
 fn watch(shared: &Shared, room: &mut SenderRoom, marks: &[Mark]) -> bool {
     let pending: Vec<_> = marks.iter().filter(|mark| !mark.is_ready()).cloned().collect();
     for mark in &pending {
         let inbox = Arc::clone(&shared.inbox);
-        mark.on_ready(Box::new(move || inbox.ring()));
+        mark.on_ready(Box::new(move || inbox.nudge()));
     }
     let has_pending = !pending.is_empty();
     if has_pending {

@@ -96,6 +96,7 @@ impl Core {
 
     /// Does all that can be done now and answers how much that was.
     pub(super) fn turn(&mut self, shared: &Shared, now: Instant) -> usize {
+        shared.inbox.take_nudge(); // before looking: a later one comes again
         if self.is_closed {
             return 0;
         }

@@ -16,6 +16,7 @@ pub(super) struct Inbox<C> {
     /// Rooms whose handle wants something; each at most once.
     wishes: SegQueue<Arc<Slot>>,
     directory_changed: AtomicBool,
+    is_nudged: AtomicBool,
     bell: Doorbell,
 }
 
@@ -29,6 +30,7 @@ impl<C> Inbox<C> {
             commands: SegQueue::new(),
             wishes: SegQueue::new(),
             directory_changed: AtomicBool::new(false),
+            is_nudged: AtomicBool::new(false),
             bell: Doorbell::new()?,
         })
     }
@@ -49,6 +51,13 @@ impl<C> Inbox<C> {
     pub(super) fn note_directory(&self) {
         // Release; pairs with the swap in `take_directory`.
         self.directory_changed.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Something that every turn looks at has changed.
+    pub(super) fn nudge(&self) {
+        // Release; pairs with the swap in `take_nudge`.
+        self.is_nudged.store(true, Ordering::Release);
         self.bell.ring();
     }
 
@@ -90,12 +99,20 @@ impl<C> Inbox<C> {
         self.directory_changed.swap(false, Ordering::AcqRel)
     }
 
+    /// Reader, before looking at what nudges are about.
+    pub(super) fn take_nudge(&self) -> bool {
+        self.is_nudged.swap(false, Ordering::AcqRel)
+    }
+
     /// Readable after `arm` once there is work.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd()
     }
 
     fn has_work(&self) -> bool {
-        !self.commands.is_empty() || !self.wishes.is_empty() || self.directory_changed.load(Ordering::Acquire)
+        !self.commands.is_empty()
+            || !self.wishes.is_empty()
+            || self.directory_changed.load(Ordering::Acquire)
+            || self.is_nudged.load(Ordering::Acquire)
     }
 }

@@ -37,6 +37,23 @@ pub(crate) fn an_engine_without_thread_runs_on_its_descriptor_alone(network: &Ne
     assert_eq!(decode.engine.close(Duration::from_secs(1)).unreleased, []);
 }
 
+pub(crate) fn a_mark_signalled_just_before_the_driver_sleeps_is_not_slept_over(network: &Network) {
+    let decode = network.node("decode", 8);
+    let builder =
+        Engine::builder(Place::alone("prefill")).model("test").boxed_transport(network.transport("prefill"));
+    let prefill = Node::with(builder.manual_progress().build().unwrap(), 8);
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    decode.lend(&receiver, 0..4, &[1]);
+    while sender.poll() != KVPoll::WaitingForInput {
+        prefill.engine.progress_or_wait(PATIENCE).unwrap();
+    }
+    let (mark, trigger) = Mark::host();
+    sender.send(Chunk::new(0..4).pages(prefill.kv, &[1]).ready(&mark)).unwrap();
+    while prefill.engine.progress().unwrap() > 0 {}
+    trigger.signal();
+    assert_eq!(prefill.engine.prepare_wait().unwrap(), Wait::Busy);
+}
+
 pub(crate) fn the_change_feed_names_every_room_that_ended(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
     let fd = decode.engine.event_fd();

@@ -63,6 +63,7 @@ engines! {
         dropped_handles_give_their_pages_back_through_the_feed;
     driving:
         an_engine_without_thread_runs_on_its_descriptor_alone
+        a_mark_signalled_just_before_the_driver_sleeps_is_not_slept_over
         the_change_feed_names_every_room_that_ended
         futures_tell_offers_grants_progress_and_ends
         a_receiver_waits_until_its_group_and_the_owner_of_its_room_are_known

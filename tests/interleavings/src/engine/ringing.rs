@@ -1,7 +1,7 @@
 //! What is left for a driver that is about to sleep.
 
 use super::inbox::Inbox;
-use crate::sync::sleep;
+use crate::sync::{AtomicBool, Ordering, sleep};
 use crate::transport::Wait;
 use crate::{check, check_most};
 use loom::thread;
@@ -69,5 +69,24 @@ fn news_of_the_directory_never_wait_for_a_sleeping_driver() {
         });
         drive(&inbox, || inbox.take_directory());
         watcher.join().unwrap();
+    });
+}
+
+#[test]
+fn a_nudge_never_waits_for_a_sleeping_driver() {
+    check(|| {
+        let (inbox, is_ready) = (inbox(), Arc::new(AtomicBool::new(false)));
+        let owner = thread::spawn({
+            let (inbox, is_ready) = (Arc::clone(&inbox), Arc::clone(&is_ready));
+            move || {
+                is_ready.store(true, Ordering::Relaxed);
+                inbox.nudge();
+            }
+        });
+        drive(&inbox, || {
+            inbox.take_nudge();
+            is_ready.load(Ordering::Relaxed)
+        });
+        owner.join().unwrap();
     });
 }
