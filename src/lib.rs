@@ -94,6 +94,7 @@ mod engine;
 mod error;
 #[cfg(feature = "sim")]
 pub mod faults;
+mod home;
 mod ids;
 pub mod layout;
 pub mod memory;

@@ -1,6 +1,7 @@
 //! What threads share without a lock around it is made of these, so that `tests/interleavings` can run
 //! the same files on a model of memory.
 
+use crate::home::Home;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,10 +11,11 @@ pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 
-/// A descriptor that is readable from `set` to `clear`.
+/// A descriptor that is readable from `set` to `clear`. In a forked child it is the parent's, and left as it is.
 #[derive(Debug)]
 pub(crate) struct Event {
     fd: OwnedFd,
+    home: Home,
 }
 
 impl Event {
@@ -22,17 +24,21 @@ impl Event {
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?, home: Home::here() })
     }
 
     pub(crate) fn set(&self) {
-        // An error says that the count is full: readable already.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        if self.home.is_here() {
+            // An error says that the count is full: readable already.
+            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        }
     }
 
     pub(crate) fn clear(&self) {
-        // An error says that it was not set.
-        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+        if self.home.is_here() {
+            // An error says that it was not set.
+            let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+        }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

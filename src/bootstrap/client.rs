@@ -6,6 +6,7 @@ use super::{
     BootstrapError, Directory, GroupState, RankRecord, Registration, RegistrationState, clock, json,
 };
 use crate::address::{AddressError, HostPort, Network};
+use crate::home::Home;
 use crate::ids::Room;
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
@@ -64,12 +65,14 @@ pub struct HttpDirectory(Arc<Handle>);
 
 #[derive(Debug)]
 struct HttpRegistration {
-    id: u64,
+    /// None if a forked child asked.
+    id: Option<u64>,
     handle: Arc<Handle>,
 }
 
 /// Keeps the thread.
 struct Handle {
+    home: Home,
     shared: Arc<Shared>,
     stop: Arc<Notify>,
     thread: ThreadId,
@@ -155,6 +158,7 @@ impl HttpDirectory {
             .spawn(move || run(runtime, ended, &stopped))
             .map_err(BootstrapError::Start)?;
         Ok(Self(Arc::new(Handle {
+            home: Home::here(),
             shared,
             stop,
             thread: thread.thread().id(),
@@ -165,11 +169,14 @@ impl HttpDirectory {
 
 impl Directory for HttpDirectory {
     fn register(&self, record: RankRecord) -> Box<dyn Registration> {
-        let id = self.0.shared.update(|lookups, now| lookups.leases.register(record, now));
+        let id = self.0.update(|lookups, now| lookups.leases.register(record, now));
         Box::new(HttpRegistration { id, handle: Arc::clone(&self.0) })
     }
 
     fn group(&self, name: &str) -> GroupState {
+        if !self.0.home.is_here() {
+            return GroupState::Unreachable { detail: self.0.forked() };
+        }
         if self.0.shared.book.lock().has_ended {
             return GroupState::Unreachable { detail: "the directory's thread has ended".into() };
         }
@@ -177,25 +184,30 @@ impl Directory for HttpDirectory {
     }
 
     fn invalidate(&self, name: &str) {
-        self.0.shared.update(|lookups, now| lookups.invalidate(name, now));
+        self.0.update(|lookups, now| lookups.invalidate(name, now));
     }
 
     fn publish_owner(&self, group: &str, room: Room, dp: u32) {
-        self.0.shared.update(|lookups, now| lookups.publish_owner(group, room, dp, now));
+        self.0.update(|lookups, now| lookups.publish_owner(group, room, dp, now));
     }
 
     fn owner(&self, group: &str, room: Room) -> Option<u32> {
-        self.0.shared.update(|lookups, now| lookups.owner(group, room, now))
+        self.0.update(|lookups, now| lookups.owner(group, room, now)).flatten()
     }
 
     fn watch(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.0.shared.watchers.lock().push(wake);
+        if self.0.home.is_here() {
+            self.0.shared.watchers.lock().push(wake);
+        }
     }
 }
 
 impl Registration for HttpRegistration {
     fn state(&self) -> RegistrationState {
-        self.handle.shared.book.lock().lookups.leases.registration(self.id)
+        match self.id.filter(|_| self.handle.home.is_here()) {
+            Some(id) => self.handle.shared.book.lock().lookups.leases.registration(id),
+            None => RegistrationState::Refused { detail: self.handle.forked() },
+        }
     }
 }
 
@@ -284,6 +296,15 @@ impl Shared {
 }
 
 impl Handle {
+    /// Nothing in a forked child, which has no thread to ask.
+    fn update<T>(&self, change: impl FnOnce(&mut Lookups, Instant) -> T) -> Option<T> {
+        self.home.is_here().then(|| self.shared.update(change))
+    }
+
+    fn forked(&self) -> String {
+        format!("used after fork: the directory belongs to process {}", self.home.process())
+    }
+
     /// Whether the caller is the directory's own thread, which must not wait for itself.
     fn is_current(&self) -> bool {
         thread::current().id() == self.thread
@@ -307,7 +328,8 @@ impl Default for ClientConfig {
 
 impl Drop for HttpRegistration {
     fn drop(&mut self) {
-        let (shared, id) = (&self.handle.shared, self.id);
+        let shared = &self.handle.shared;
+        let Some(id) = self.id.filter(|_| self.handle.home.is_here()) else { return };
         shared.update(|lookups, now| lookups.leases.remove(id, now));
         if !self.handle.is_current() {
             let mut book = shared.book.lock();
@@ -320,6 +342,9 @@ impl Drop for HttpRegistration {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return;
+        }
         self.stop.notify_one();
         if !self.is_current() {
             let mut book = self.shared.book.lock();

@@ -2,6 +2,7 @@
 
 use super::owners::OwnerTable;
 use super::{Directory, GroupState, RankRecord, Registration, RegistrationState, roster};
+use crate::home::Home;
 use crate::ids::{Rank, Room};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ struct Entry {
 }
 
 struct FixedRegistration {
+    home: Home,
     shared: Arc<Shared>,
     group: String,
     rank: Rank,
@@ -81,7 +83,7 @@ impl Directory for FixedDirectory {
     fn register(&self, record: RankRecord) -> Box<dyn Registration> {
         let (group, rank) = (record.group.clone(), record.rank);
         let id = self.0.insert(record);
-        Box::new(FixedRegistration { shared: Arc::clone(&self.0), group, rank, id })
+        Box::new(FixedRegistration { home: Home::here(), shared: Arc::clone(&self.0), group, rank, id })
     }
 
     fn group(&self, name: &str) -> GroupState {
@@ -164,6 +166,9 @@ impl Shared {
 
 impl Drop for FixedRegistration {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return;
+        }
         let mut table = self.shared.table.lock();
         if let Some(group) = table.groups.get_mut(&self.group)
             && group.get(&self.rank).is_some_and(|entry| entry.id == self.id)

@@ -3,6 +3,7 @@
 use super::table::{Refusal, Table, TableLimits, encode};
 use super::{BootstrapError, clock, json};
 use crate::address::{Host, HostPort};
+use crate::home::Home;
 use crate::ids::{Instance, Rank};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -90,6 +91,7 @@ pub struct ServerConfig {
 /// ```
 #[derive(Debug)]
 pub struct BootstrapServer {
+    home: Home,
     address: SocketAddr,
     advertised: HostPort,
     stop: Arc<Notify>,
@@ -163,12 +165,22 @@ impl BootstrapServer {
             .name("kvferry-dir".into())
             .spawn(move || serve(runtime, listener, config, guard, &stopped))
             .map_err(BootstrapError::Start)?;
-        Ok(Self { address: bound, advertised, stop, running, thread: Mutex::new(Some(thread)) })
+        Ok(Self {
+            home: Home::here(),
+            address: bound,
+            advertised,
+            stop,
+            running,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     /// Stops listening, cuts the connections and frees the port. Returns when that is done; no request can
-    /// delay it. Doing it again does nothing.
+    /// delay it. Doing it again does nothing, nor does it in a forked child.
     pub fn close(&self) {
+        if !self.home.is_here() {
+            return;
+        }
         // Held until the thread has ended, so that a second caller returns no earlier.
         let mut thread = self.thread.lock();
         self.stop.notify_one();
@@ -396,6 +408,8 @@ impl Default for ServerConfig {
 impl Drop for BootstrapServer {
     fn drop(&mut self) {
         self.close();
+        // Only left in a forked child, where the handle may name another thread by now.
+        std::mem::forget(self.thread.get_mut().take());
     }
 }
 

@@ -11,6 +11,7 @@ use super::usage::BuildError;
 use super::{Engine, Inner, Place};
 use crate::bootstrap::Directory;
 use crate::config::{Config, ConfigError};
+use crate::home::Home;
 use crate::ids::{Instance, Party, Side};
 use crate::transport::Transport;
 use crate::wire::MAX_NAME;
@@ -128,14 +129,14 @@ impl EngineBuilder {
             counters: Counters::default(),
             close_limit: Mutex::new(Duration::ZERO),
             is_manual,
-            process: std::process::id(),
+            home: Home::here(),
         });
         if let Some(directory) = &shared.directory {
             let watcher = Arc::downgrade(&shared);
             directory.watch(Arc::new(move || changed(&watcher)));
         }
         let driver = Driver::start(&shared).map_err(io("starting the progress thread"))?;
-        Ok(Engine { inner: Arc::new(Inner { shared, driver }) })
+        Ok(Engine { inner: Arc::new(Inner { shared, driver: Arc::new(driver) }) })
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::clock;
 use super::shared::Shared;
-use super::slot::Slot;
+use super::slot::{Details, Slot};
 use super::stats::TransferStats;
 use super::usage::UsageError;
-use crate::error::KVTransferError;
+use crate::error::{ErrorKind, Fault, KVTransferError, Moment, Origin};
 use crate::poll::KVPoll;
 use std::future::Future;
 use std::pin::pin;
@@ -49,8 +49,25 @@ impl Handle {
         self.shared.inbox.look_at(&self.slot, self.slot.wish_abort());
     }
 
+    /// Nothing is known in a forked child, where who held the lock is not there to let go of it.
+    pub(super) fn details<T>(&self, read: impl FnOnce(&Details) -> T) -> T {
+        let is_here = self.shared.check_process().is_ok();
+        if is_here { self.slot.details(read) } else { read(&Details::default()) }
+    }
+
+    /// Completes with what `look` finds, or in a forked child, where nothing changes any more, with
+    /// `forked`.
+    pub(super) fn wait_for<T: Clone + Send + 'static>(
+        &self,
+        forked: T,
+        look: impl Fn(&Slot) -> Option<T> + Send + 'static,
+    ) -> impl Future<Output = T> + Send + 'static {
+        let home = self.shared.home;
+        self.slot.wait_for(move |slot| if home.is_here() { look(slot) } else { Some(forked.clone()) })
+    }
+
     pub(super) fn stats(&self) -> TransferStats {
-        let (figures, path) = self.slot.details(|details| (details.figures, details.path));
+        let (figures, path) = self.details(|details| (details.figures, details.path));
         let Some(figures) = figures else { return TransferStats::default() };
         let since =
             |at: Option<std::time::Instant>| at.map(|at| at.saturating_duration_since(figures.created));
@@ -65,7 +82,7 @@ impl Handle {
     }
 
     pub(super) fn finished(&self) -> impl Future<Output = Result<(), KVTransferError>> + Send + 'static {
-        self.slot.wait_for(|slot| match slot.poll() {
+        self.wait_for(Err(self.forked()), |slot| match slot.poll() {
             KVPoll::Success => Some(Ok(())),
             KVPoll::Failed => slot.error().map(Err),
             _ => None,
@@ -76,8 +93,17 @@ impl Handle {
         self.slot.wait_for(|slot| slot.is_over().then_some(()))
     }
 
+    fn forked(&self) -> KVTransferError {
+        let Slot { room, side, .. } = *self.slot;
+        let moment = Moment { room, state: self.slot.poll(), elapsed: Duration::ZERO };
+        let detail = UsageError::Forked(self.shared.home.process()).to_string();
+        Fault::new(ErrorKind::Aborted, detail).at(moment, Origin::Local(self.shared.party(side)))
+    }
+
     pub(super) fn wait(&self, timeout: Duration) -> KVPoll {
-        block_on(self.released(), timeout);
+        if self.shared.check_process().is_ok() {
+            block_on(self.released(), timeout);
+        }
         self.slot.poll()
     }
 }

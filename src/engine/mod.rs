@@ -72,6 +72,9 @@ use thread::Driver;
 /// One rank's end. Cheap to clone, callable from any thread. Plays either side, room by room.
 ///
 /// Dropping the last clone closes the engine as [`Engine::close`] does, within two seconds.
+///
+/// It belongs to the process that made it. In a forked child, calls that would do something give
+/// [`UsageError::Forked`], what is read is empty or as it was at the fork, and drops do nothing.
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -80,7 +83,7 @@ pub struct Engine {
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
-    driver: Driver,
+    driver: Arc<Driver>,
 }
 
 /// Where an engine stands in its cluster.
@@ -280,7 +283,8 @@ impl Engine {
     /// Appends the rooms that changed since last asked, each once, as they are now; answers how many.
     /// Rooms are reported from the first call of this or of [`event_fd`](Self::event_fd) on.
     pub fn changes(&self, out: &mut Vec<Change>) -> usize {
-        self.inner.shared.feed.drain(out)
+        let shared = &self.inner.shared;
+        if shared.check_process().is_ok() { shared.feed.drain(out) } else { 0 }
     }
 
     /// Readable when [`changes`](Self::changes) has something. For the caller's epoll, in every mode.
@@ -290,21 +294,23 @@ impl Engine {
 
     /// What the directory knows of a group; starts a lookup when nothing is known.
     pub fn peer_group(&self, name: &str) -> GroupState {
-        let directory = self.inner.shared.directory.as_ref();
+        let shared = &self.inner.shared;
+        let directory = shared.directory.as_ref().filter(|_| shared.check_process().is_ok());
         directory.map_or(GroupState::Unknown, |directory| directory.group(name))
     }
 
     /// Says that data parallel rank `dp` of this engine's group computes a room.
     pub fn publish_owner(&self, room: Room, dp: u32) {
         let shared = &self.inner.shared;
-        if let Some(directory) = &shared.directory {
+        if let Some(directory) = shared.directory.as_ref().filter(|_| shared.check_process().is_ok()) {
             directory.publish_owner(&shared.place.group, room, dp);
         }
     }
 
     /// How peers reach this engine: transport names and addresses, in order of preference.
     pub fn addresses(&self) -> Vec<(String, Vec<u8>)> {
-        self.inner.shared.core.lock().addresses()
+        let shared = &self.inner.shared;
+        if shared.check_process().is_ok() { shared.core.lock().addresses() } else { Vec::new() }
     }
 
     /// This start of the process, as peers see it.
@@ -325,6 +331,9 @@ impl Engine {
     /// Counters and table sizes.
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;
+        if shared.check_process().is_err() {
+            return Stats::default();
+        }
         // First: a room whose end can be seen has left every table when the turn is over.
         let core = shared.core.lock();
         let mut stats = shared.counters.read();
@@ -372,7 +381,8 @@ impl Engine {
 
     /// Manual mode: when `progress` has to be called at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.inner.shared.core.lock().deadline()
+        let shared = &self.inner.shared;
+        if shared.check_process().is_ok() { shared.core.lock().deadline() } else { None }
     }
 
     /// Manual mode: progress, and if there is nothing to do, sleep until there is or the time is over.
@@ -410,7 +420,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.shared.check_process().is_err() {
             // A forked child: the thread and the sockets are the parent's. Nothing here may be run down.
-            std::mem::forget(Arc::clone(&self.shared));
+            std::mem::forget((Arc::clone(&self.shared), Arc::clone(&self.driver)));
             return;
         }
         self.driver.close(&self.shared, CLOSE_LIMIT);

@@ -96,7 +96,7 @@ impl KVReceiver {
 
     /// Ranks that keep [`release`](Self::release) from being `Safe`.
     pub fn waiting_for(&self) -> Vec<Rank> {
-        self.handle.slot().details(|details| details.waiting_for.clone())
+        self.handle.details(|details| details.waiting_for.clone())
     }
 
     /// Tokens in place from every source, in every layer: one atomic read.
@@ -107,14 +107,15 @@ impl KVReceiver {
     /// Tokens in place in this global layer.
     pub fn ready_tokens_of(&self, layer: u32) -> u32 {
         let slot = self.handle.slot();
-        let ready =
-            slot.details(|details| details.layers_ready.iter().find(|(l, _)| *l == layer).map(|(_, t)| *t));
+        let ready = self
+            .handle
+            .details(|details| details.layers_ready.iter().find(|(l, _)| *l == layer).map(|(_, t)| *t));
         ready.unwrap_or(0).max(slot.ready_tokens())
     }
 
     /// What the request will be, if the prefill side has said so.
     pub fn offered(&self) -> Option<Offer> {
-        self.handle.slot().details(|details| details.offer.clone())
+        self.handle.details(|details| details.offer.clone())
     }
 
     /// The bytes given to `finish`, after `Success`; of the first source that sent any.
@@ -124,7 +125,7 @@ impl KVReceiver {
 
     /// The bytes each source gave to `finish`, after `Success`.
     pub fn payloads(&self) -> Vec<(Rank, Bytes)> {
-        self.handle.slot().details(|details| details.payloads.clone())
+        self.handle.details(|details| details.payloads.clone())
     }
 
     /// When things happened and how much moved. Complete once the transfer has ended.
@@ -155,7 +156,7 @@ impl KVReceiver {
     /// Completes when the prefill side has said what the request will be, or with `None` when the
     /// transfer has ended before that.
     pub fn wait_offered(&self) -> impl Future<Output = Option<Offer>> + Send + 'static {
-        self.handle.slot().wait_for(|slot| {
+        self.handle.wait_for(None, |slot| {
             let over = slot.poll().is_terminal();
             match slot.details(|details| details.offer.clone()) {
                 None if !over => None,
@@ -167,7 +168,7 @@ impl KVReceiver {
     /// Completes when at least `tokens` are in place in every layer (true), or the transfer has ended
     /// before that (false).
     pub fn wait_ready(&self, tokens: u32) -> impl Future<Output = bool> + Send + 'static {
-        self.handle.slot().wait_for(move |slot| {
+        self.handle.wait_for(false, move |slot| {
             let over = slot.poll().is_terminal();
             let ready = slot.ready_tokens() >= tokens;
             (ready || over).then_some(ready)

@@ -106,13 +106,13 @@ impl KVSender {
 
     /// Ranks that keep [`release`](Self::release) from being `Safe`.
     pub fn waiting_for(&self) -> Vec<Rank> {
-        self.handle.slot().details(|details| details.waiting_for.clone())
+        self.handle.details(|details| details.waiting_for.clone())
     }
 
     /// What the decode side holds and how many ranks it is, once all have lent pages. Tokens held need
     /// not be sent.
     pub fn granted(&self) -> Option<Granted> {
-        self.handle.slot().details(|details| details.granted)
+        self.handle.details(|details| details.granted)
     }
 
     /// When things happened and how much moved. Complete once the transfer has ended.
@@ -138,7 +138,7 @@ impl KVSender {
     /// Completes when every destination has lent pages, or with `None` when the transfer has ended
     /// before that.
     pub fn wait_granted(&self) -> impl Future<Output = Option<Granted>> + Send + 'static {
-        self.handle.slot().wait_for(|slot| {
+        self.handle.wait_for(None, |slot| {
             let over = slot.poll().is_terminal();
             match slot.details(|details| details.granted) {
                 None if !over => None,

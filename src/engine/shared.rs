@@ -13,6 +13,7 @@ use super::{Place, clock};
 use crate::bootstrap::Directory;
 use crate::config::{Config, Deadlines};
 use crate::error::{ErrorKind, Fault, Moment, Origin};
+use crate::home::Home;
 use crate::ids::{Attempt, Generation, GrantId, Instance, Party, Room, Side};
 use crate::memory::Mark;
 use crate::poll::{KVPoll, Release};
@@ -42,7 +43,7 @@ pub(super) struct Shared {
     /// How long the end may take.
     pub(super) close_limit: Mutex<Duration>,
     pub(super) is_manual: bool,
-    pub(super) process: u32,
+    pub(super) home: Home,
 }
 
 /// What handles ask for.
@@ -75,8 +76,7 @@ impl Shared {
     }
 
     pub(super) fn check_process(&self) -> Result<(), UsageError> {
-        let same = std::process::id() == self.process;
-        if same { Ok(()) } else { Err(UsageError::Forked(self.process)) }
+        if self.home.is_here() { Ok(()) } else { Err(UsageError::Forked(self.home.process())) }
     }
 
     /// Claims a room for a new handle.

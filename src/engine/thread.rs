@@ -65,6 +65,9 @@ impl Driver {
     }
 
     pub(super) fn close(&self, shared: &Shared, limit: Duration) -> CloseReport {
+        if shared.check_process().is_err() {
+            return CloseReport::default(); // a forked child: nothing here is its own to end
+        }
         let mut report = self.report.lock();
         if let Some(report) = &*report {
             return report.clone();
@@ -74,7 +77,7 @@ impl Driver {
         let new = match &self.ended {
             None => run_down(shared, &self.waits),
             // Called from a waker, on the progress thread itself: it ends when that returns.
-            Some((thread, _)) if *thread == thread::current().id() => shared.unfinished(),
+            Some((thread, _)) if *thread == thread::current().id() => return shared.unfinished(),
             Some((_, ended)) => {
                 shared.inbox.ring();
                 ended.recv_timeout(limit.saturating_add(GRACE)).unwrap_or_else(|_| shared.unfinished())

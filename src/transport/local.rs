@@ -7,6 +7,7 @@
 use super::grants::{Begin, Grants, Revoking};
 use super::mailbox::Mailbox;
 use super::{Caps, Event, Transport, TransportError, Wait, Write, WriteModel};
+use crate::home::Home;
 use crate::ids::{GrantId, LinkId, OpId, RegionId};
 use crate::layout::{Admission, Extent, Piece, Refusal};
 use crate::memory::{Body, Cursor, MemoryKind, Region, RegionTable, Regions, host};
@@ -37,6 +38,7 @@ pub struct LocalNetwork {
 /// One end of a [`LocalNetwork`].
 #[derive(Debug)]
 pub struct LocalTransport {
+    home: Home,
     network: LocalNetwork,
     name: String,
     inbox: Arc<Inbox>,
@@ -140,6 +142,7 @@ impl LocalNetwork {
         names.insert(name.to_owned(), Arc::downgrade(&inbox));
         drop(names);
         Ok(LocalTransport {
+            home: Home::here(),
             network: self.clone(),
             name: name.to_owned(),
             inbox,
@@ -357,6 +360,9 @@ impl LocalTransport {
 
 impl Drop for LocalTransport {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return; // a forked child: the other ends are the parent's
+        }
         while let Some((link, closing)) = self.links.pop_first() {
             self.close(link, closing, closed);
         }

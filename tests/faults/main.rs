@@ -29,7 +29,9 @@ mod aborts;
 #[path = "../engine/bed.rs"]
 mod bed;
 mod bootstrap;
+mod child;
 mod data;
+mod fork;
 mod links;
 mod memory;
 mod operations;

@@ -50,6 +50,7 @@ struct State {
     sent: Vec<(LinkId, Bytes)>,
     to_send: Vec<(LinkId, Bytes)>,
     landed: usize,
+    at_progress: Option<Box<dyn FnOnce() + Send>>,
 }
 
 #[derive(Debug)]
@@ -86,6 +87,7 @@ impl Tap {
             sent: Vec::new(),
             to_send: Vec::new(),
             landed: 0,
+            at_progress: None,
         };
         let valve = Valve(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), bell }));
         let tap = Self { inner, valve: valve.clone(), poll, kept: Vec::new(), ready: Vec::new() };
@@ -197,6 +199,10 @@ impl Transport for Tap {
     fn progress(&mut self, events: &mut Vec<Event>) -> usize {
         let before = events.len();
         let _ = rustix::io::read(&self.valve.0.bell, &mut [0; 8]);
+        let at_progress = self.valve.0.state.lock().at_progress.take();
+        if let Some(act) = at_progress {
+            act();
+        }
         let to_send = std::mem::take(&mut self.valve.0.state.lock().to_send);
         for (link, frame) in to_send {
             // The link may have ended meanwhile.
@@ -252,6 +258,12 @@ impl Valve {
         let mut state = self.0.state.lock();
         (state.writes, state.passed) = (writes, 0);
         drop(state);
+        self.ring();
+    }
+
+    /// Does this in the next call of `progress`, and so within a turn of the engine.
+    pub(crate) fn at_progress(&self, act: impl FnOnce() + Send + 'static) {
+        self.0.state.lock().at_progress = Some(Box::new(act));
         self.ring();
     }
 

@@ -7,7 +7,8 @@ use crate::paths::{Named, paths};
 use crate::source::{Source, read, sources};
 
 /// The base: each may import the others, and every layer may import each of them.
-const BASE: &[&str] = &["address", "checksum", "config", "doorbell", "error", "ids", "ops", "poll", "sync"];
+const BASE: &[&str] =
+    &["address", "checksum", "config", "doorbell", "error", "home", "ids", "ops", "poll", "sync"];
 
 /// The layers from the lowest up, with what each may import besides the base and itself.
 const LAYERS: &[(&str, May)] = &[

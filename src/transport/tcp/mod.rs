@@ -44,6 +44,7 @@ use super::grants::Revoking;
 use super::mailbox::Mailbox;
 use super::{Caps, Event, Transport, TransportError, Wait, Write, WriteModel};
 use crate::address::{Host, HostPort};
+use crate::home::Home;
 use crate::ids::{GrantId, LinkId, RegionId};
 use crate::layout::{Admission, Extent};
 use crate::memory::{MemoryKind, Region, RegionTable, host};
@@ -53,6 +54,7 @@ use links::{Link, Place};
 use outbound::Job;
 use resolver::Resolver;
 use rustix::event::{Timespec, epoll};
+use rustix::net::Shutdown;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,6 +67,7 @@ use worker::{Command, Ending, News, Settled, Worker};
 /// Dropping it ends all links and its threads; its port can be bound again at once.
 #[derive(Debug)]
 pub struct TcpTransport {
+    home: Home,
     config: TcpConfig,
     address: Bytes,
     poll: OwnedFd,
@@ -120,6 +123,7 @@ impl TcpTransport {
             (0..config.lanes).map(start).collect::<io::Result<_>>().map_err(io("starting a worker"))?;
         tracing::debug!(address = %told, lanes = config.lanes, "listening");
         Ok(Self {
+            home: Home::here(),
             address,
             poll,
             listener,
@@ -372,6 +376,11 @@ impl TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return; // the connections are the parent's
+        }
+        // Also where a forked child still has the descriptor: nobody waits at a port that is not served.
+        let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
         // What was said last shall arrive: unread bytes would reset the connection.
         for open in self.links.values_mut() {
             open.say_goodbye(&mut self.scratch);

@@ -4,6 +4,7 @@ use super::config::TcpConfig;
 use super::inbound::{Inbound, Lent, NEWS_LIMIT, Stop};
 use super::outbound::{Job, Outbound};
 use super::{NAME, sockets};
+use crate::home::Home;
 use crate::ids::{GrantId, LinkId, OpId};
 use crate::layout::Extent;
 use crate::memory::{RegionTable, Vectors};
@@ -108,6 +109,7 @@ pub(super) enum Ending {
 /// The engine's end of a worker.
 #[derive(Debug)]
 pub(super) struct Worker {
+    home: Home,
     inbox: Arc<Mailbox<Command>>,
     is_full: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -168,7 +170,7 @@ impl Worker {
         };
         let thread =
             std::thread::Builder::new().name(format!("kvferry-tcp-{number}")).spawn(|| lanes.serve())?;
-        Ok(Self { inbox, is_full, thread: Some(thread) })
+        Ok(Self { home: Home::here(), inbox, is_full, thread: Some(thread) })
     }
 
     pub(super) fn tell(&self, command: Command) {
@@ -186,6 +188,11 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            // A forked child has no such thread, and its handle may name another one by now.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.inbox.push(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // Soon: the thread waits for nothing but its descriptors. A panic was its own.
