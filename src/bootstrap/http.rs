@@ -49,6 +49,8 @@ impl Target {
         let broken = |error: hyper::Error| format!("{server} broke off: {error}");
         let (mut sender, connection) = http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
+            // Vectored writes cannot ask for an error in place of SIGPIPE, which would end the host program.
+            .writev(false)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(broken)?;

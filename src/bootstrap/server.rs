@@ -236,6 +236,8 @@ impl Service {
             // A client that has sent all may say so and still be answered.
             .half_close(true)
             .max_buf_size(HEAD_BYTES)
+            // Vectored writes cannot ask for an error in place of SIGPIPE, which would end the host program.
+            .writev(false)
             // The whole connection has a time limit instead.
             .header_read_timeout(None)
             .serve_connection(TokioIo::new(stream), service);

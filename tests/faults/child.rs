@@ -38,13 +38,25 @@ impl Child {
         std::process::exit(i32::from(result.is_err()));
     }
 
-    /// Waits until it ends: by itself, and well.
-    pub(crate) fn succeed(self) {
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a child of this process that was not waited for, so its number is its own.
+        let sent = unsafe { libc::kill(self.0, signal) };
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Waits until it ends; gives its status, which is the number of the signal if one has ended it.
+    pub(crate) fn ended(self) -> libc::c_int {
         let mut status = 0;
         // SAFETY: a child of this process that was not waited for; `status` is written to.
         let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
         assert_eq!(ended, self.0, "{}", std::io::Error::last_os_error());
         std::mem::forget(self);
+        status
+    }
+
+    /// Waits until it ends: by itself, and well.
+    pub(crate) fn succeed(self) {
+        let status = self.ended();
         assert_ne!(status, libc::SIGALRM, "the child hung");
         assert_eq!(status, 0, "the status in which the child ended");
     }
@@ -52,9 +64,8 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a child of this process that was not waited for, so its number is its own.
-        unsafe { libc::kill(self.0, libc::SIGKILL) };
-        // SAFETY: as above; no status is asked for.
+        self.signal(libc::SIGKILL);
+        // SAFETY: a child of this process that was not waited for; no status is asked for.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
     }
 }

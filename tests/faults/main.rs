@@ -37,6 +37,7 @@ mod memory;
 mod operations;
 mod order;
 mod security;
+mod signals;
 mod states;
 mod stranger;
 mod tap;
