@@ -31,9 +31,9 @@ impl Core {
                     self.targets.connecting(&candidates, link);
                 }
                 Err(error) => {
-                    let detail = error.to_string();
+                    let detail = Fault::caused_by(ErrorKind::Transport, "connecting", error).detail;
                     tracing::debug!(%detail, "connect failed");
-                    for room in self.targets.failed(now, &candidates, &detail) {
+                    for room in self.targets.untried(now, &candidates, &detail) {
                         self.note_unreachable(shared, now, room);
                     }
                 }

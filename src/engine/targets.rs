@@ -234,6 +234,18 @@ impl Targets {
         target.waiting.keys().copied().collect()
     }
 
+    /// An attempt could not be made for want of something here, which says nothing of the peer: the time
+    /// it has to come back begins with the next one.
+    pub(super) fn untried(&mut self, now: Instant, candidates: &Candidates, error: &str) -> BTreeSet<Room> {
+        let rooms = self.failed(now, candidates, error);
+        if let Some(target) = self.targets.get_mut(candidates).filter(|target| target.is_away()) {
+            target.standing = Standing::Lost;
+            let next = if let Reach::Pause(next) = target.state { next } else { now };
+            target.waiting.values_mut().for_each(|since| *since = next);
+        }
+        rooms
+    }
+
     pub(super) fn last_error(&self, candidates: &Candidates) -> Option<&str> {
         self.targets.get(candidates)?.last_error.as_deref()
     }

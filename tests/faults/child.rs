@@ -88,6 +88,12 @@ impl Drop for Program {
     }
 }
 
+/// The time that this process has used of the processors.
+pub(crate) fn cpu() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec.try_into().unwrap(), used.tv_nsec.try_into().unwrap())
+}
+
 /// Does something that must not wait for anybody.
 pub(crate) fn at_once<T>(what: &str, act: impl FnOnce() -> T) -> T {
     let start = Instant::now();

@@ -31,6 +31,7 @@ mod bed;
 mod bootstrap;
 mod child;
 mod data;
+mod descriptors;
 mod fork;
 mod links;
 mod memory;

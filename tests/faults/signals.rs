@@ -220,13 +220,14 @@ fn o05_signals_that_interrupt_every_call_disturb_no_transfer() {
         // SAFETY: the handler touches nothing but an atomic.
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
         let over = AtomicBool::new(false);
+        let process = std::process::id();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     for thread in std::fs::read_dir("/proc/self/task").unwrap() {
                         let thread: i32 = thread.unwrap().file_name().to_str().unwrap().parse().unwrap();
                         // SAFETY: sends a signal that is handled; the thread may have ended, which is an error.
-                        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+                        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
                     }
                 }
             });
