@@ -239,9 +239,12 @@ impl Core {
 
     fn take_events(&mut self, shared: &Shared, now: Instant) -> usize {
         let mut events = std::mem::take(&mut self.events);
-        let mut did = 0;
+        let (mut did, mut panics) = (0, 0);
         for transport in 0..self.transports.len() {
             self.transports[transport].progress(&mut events);
+            panics += self.transports[transport].panics();
+            // Before what follows can be seen. Release; pairs with the Acquire in `Counters::panics`.
+            shared.counters.worker_panics.store(panics, Ordering::Release);
             did += events.len();
             for event in events.drain(..) {
                 self.event(shared, now, transport, event);

@@ -323,9 +323,11 @@ impl Engine {
         &self.inner.shared.place
     }
 
-    /// Whether rooms make progress: not after `close`, nor after a defect has ended the progress thread.
+    /// Whether all is well: not after `close`, nor after a panic in the loop or in a thread of a transport.
+    /// Such a thread goes on with new links, but something is wrong with this process.
     pub fn is_healthy(&self) -> bool {
-        self.inner.shared.check_open().is_ok()
+        let shared = &self.inner.shared;
+        shared.check_open().is_ok() && shared.counters.panics() == 0
     }
 
     /// Counters and table sizes.
@@ -353,10 +355,13 @@ impl Engine {
     /// Manual mode: does all that can be done now; 0 means idle. One thread works at a time, others get 0.
     ///
     /// # Errors
-    /// [`UsageError::NotManual`].
+    /// [`UsageError::NotManual`]; [`UsageError::Panicked`] after a panic.
+    ///
+    /// # Panics
+    /// Only if there is a defect, once: every room has failed then.
     pub fn progress(&self) -> Result<usize, UsageError> {
         let shared = self.manual()?;
-        Ok(shared.core.try_lock().map_or(0, |mut core| shared.turn(&mut core)))
+        self.inner.driver.turn(shared)
     }
 
     /// Manual mode: readable when [`progress`](Self::progress) has work, provided
@@ -388,7 +393,7 @@ impl Engine {
     /// Manual mode: progress, and if there is nothing to do, sleep until there is or the time is over.
     ///
     /// # Errors
-    /// [`UsageError::NotManual`].
+    /// As [`progress`](Self::progress).
     pub fn progress_or_wait(&self, timeout: Duration) -> Result<usize, UsageError> {
         let did = self.progress()?;
         if did == 0 {

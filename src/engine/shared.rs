@@ -20,8 +20,10 @@ use crate::poll::{KVPoll, Release};
 use crate::session::{Chunk, Finish, Lent};
 use crate::wire::{Cause, Offer};
 use parking_lot::{Mutex, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 /// Lock order: `core`, then `live`, then a slot's own locks. Handles never take `core`.
@@ -59,6 +61,13 @@ pub(super) enum Command {
     SetDp { slot: Arc<Slot>, dp: u32 },
 }
 
+/// Wakers are code of the caller's: a panic of one is told by the panic hook, and harms nobody else.
+pub(super) fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
 impl Shared {
     pub(super) fn party(&self, side: Side) -> Party {
         Party { side, rank: self.place.rank, instance: self.instance }
@@ -72,7 +81,11 @@ impl Shared {
     /// Whether calls still mean anything.
     pub(super) fn check_open(&self) -> Result<(), UsageError> {
         self.check_process()?;
-        if self.live.is_closing() { Err(UsageError::Closed) } else { Ok(()) }
+        match (self.live.is_closing(), self.counters.is_broken()) {
+            (_, true) => Err(UsageError::Panicked),
+            (true, false) => Err(UsageError::Closed),
+            (false, false) => Ok(()),
+        }
     }
 
     pub(super) fn check_process(&self) -> Result<(), UsageError> {
@@ -106,7 +119,7 @@ impl Shared {
             let error = Fault::new(kind, detail).at(moment, Origin::Local(self.party(slot.side)));
             slot.publish(KVPoll::Failed, Release::Draining, Some(&error), slot.ready_tokens(), None);
             self.feed.note(&slot);
-            slot.take_wakers().into_iter().for_each(std::task::Waker::wake);
+            wake(slot.take_wakers());
         }
     }
 
@@ -114,7 +127,7 @@ impl Shared {
     pub(super) fn turn(&self, core: &mut parking_lot::MutexGuard<'_, Core>) -> usize {
         let did = core.turn(self, clock::now());
         let woken = std::mem::take(&mut core.woken);
-        parking_lot::MutexGuard::unlocked(core, || woken.into_iter().for_each(std::task::Waker::wake));
+        parking_lot::MutexGuard::unlocked(core, || wake(woken));
         did
     }
 }

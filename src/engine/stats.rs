@@ -62,7 +62,7 @@ pub struct Stats {
     pub malformed: u64,
     /// Writes of peers that did not fit what was lent to them.
     pub refused: u64,
-    /// Defects that have ended the progress thread: 0 or 1.
+    /// Panics in the loop, which end the engine, or in a thread of a transport, which end its links.
     pub panics: u64,
 }
 
@@ -134,7 +134,10 @@ pub(super) struct Counters {
     pub(super) refused: AtomicU64,
     pub(super) quarantines: AtomicU64,
     pub(super) links_lost: AtomicU64,
+    /// Of the loop: 0 or 1.
     pub(super) panics: AtomicU64,
+    /// Of threads of transports.
+    pub(super) worker_panics: AtomicU64,
     succeeded: AtomicU64,
     bytes: AtomicU64,
     failed: Mutex<Failed>,
@@ -178,6 +181,15 @@ impl Counters {
         }
     }
 
+    /// The loop has panicked.
+    pub(super) fn is_broken(&self) -> bool {
+        self.panics.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Acquire) + self.worker_panics.load(Ordering::Acquire)
+    }
+
     pub(super) fn read(&self) -> Stats {
         let Failed { all: failed, elsewhere: failed_elsewhere } = self.failed.lock().clone();
         Stats {
@@ -187,7 +199,7 @@ impl Counters {
             quarantines: self.quarantines.load(Ordering::Relaxed),
             links_lost: self.links_lost.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            panics: self.panics.load(Ordering::Relaxed),
+            panics: self.panics(),
             bytes: self.bytes.load(Ordering::Relaxed),
             damaged: self.damaged.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),

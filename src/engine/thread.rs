@@ -2,8 +2,9 @@
 
 use super::clock;
 use super::core::Core;
-use super::shared::Shared;
+use super::shared::{Shared, wake};
 use super::slot::Slot;
+use super::usage::UsageError;
 use super::wake::WaitSet;
 use crate::error::ErrorKind;
 use crate::ids::{Rank, RegionId, Room, Side};
@@ -12,10 +13,9 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -57,6 +57,19 @@ impl Driver {
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.ended.is_none().then(|| self.waits.fd())
+    }
+
+    /// A turn that the caller has asked for. A panic ends the engine and goes on to the caller.
+    pub(super) fn turn(&self, shared: &Shared) -> Result<usize, UsageError> {
+        if shared.counters.is_broken() {
+            return Err(UsageError::Panicked);
+        }
+        let turn = || shared.core.try_lock().map_or(0, |mut core| shared.turn(&mut core));
+        catch_unwind(AssertUnwindSafe(turn)).map_err(|panic| {
+            let report = shared.break_off();
+            self.report.lock().get_or_insert(report);
+            resume_unwind(panic)
+        })
     }
 
     /// Sleeps until there is work, a deadline is near, or the time is over.
@@ -107,11 +120,7 @@ fn run(shared: &Shared, waits: &WaitSet, ended: &Sender<CloseReport>) {
         run_down(shared, waits)
     };
     // A defect here must not leave callers waiting for ever.
-    let report = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
-        shared.counters.panics.fetch_add(1, Ordering::Relaxed);
-        shared.give_up(ErrorKind::Internal, "the progress thread has panicked");
-        shared.unfinished()
-    });
+    let report = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| shared.break_off());
     // Nobody may be listening any more.
     let _ = ended.send(report);
 }
@@ -160,7 +169,7 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
     let registration = core.registration.take();
     let woken = std::mem::take(&mut core.woken);
     drop(core);
-    woken.into_iter().for_each(Waker::wake);
+    wake(woken);
     let report = CloseReport { is_finished: true, unproved, ..shared.unfinished() };
     shared.give_up(ErrorKind::ShuttingDown, "the engine is closed");
     drop(registration); // may wait for the directory
@@ -168,6 +177,26 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
 }
 
 impl Shared {
+    /// The loop has panicked, which is a defect: whoever waits is told, here and at the peers, which see
+    /// their links end.
+    fn break_off(&self) -> CloseReport {
+        // Release; pairs with the Acquire in `Counters::is_broken`.
+        self.counters.panics.fetch_add(1, Ordering::Release);
+        self.give_up(ErrorKind::Internal, "the engine's loop has panicked");
+        let let_go = || {
+            let mut core = self.core.lock();
+            let (unproved, registration) = (core.let_go(), core.registration.take());
+            let woken = std::mem::take(&mut core.woken);
+            drop(core);
+            wake(woken);
+            drop(registration); // may wait for the directory
+            unproved
+        };
+        // What has panicked once may do so again.
+        let unproved = catch_unwind(AssertUnwindSafe(let_go)).unwrap_or_default();
+        CloseReport { unproved, ..self.unfinished() }
+    }
+
     /// What is not known to be safe now.
     fn unfinished(&self) -> CloseReport {
         let slots = self.live.all().into_iter().filter(|slot| !slot.is_over());

@@ -66,6 +66,9 @@ pub enum UsageError {
         /// The limit.
         limit: usize,
     },
+    /// A panic in the engine's loop has ended it: a defect.
+    #[error("the engine has ended by a panic")]
+    Panicked,
     /// Memory that a transport cannot use.
     #[error("region not usable: {0}")]
     Region(String),

@@ -304,6 +304,11 @@ pub trait Transport: Debug + Send {
 
     /// Does what can be done now and reports what happened. Returns the number of new events.
     fn progress(&mut self, events: &mut Vec<Event>) -> usize;
+    /// How often a thread of its own has panicked so far: each time a defect, and what the thread had to do
+    /// with has ended.
+    fn panics(&self) -> u64 {
+        0
+    }
     /// Readable when `progress` may find work, provided `prepare_wait` last said `Ready`.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -37,6 +37,7 @@ mod links;
 mod memory;
 mod operations;
 mod order;
+mod panics;
 mod security;
 mod signals;
 mod states;

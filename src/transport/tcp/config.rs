@@ -44,12 +44,20 @@ pub enum Integrity {
     Off,
 }
 
-/// Damages one write on purpose, to test what follows.
+/// What goes wrong on purpose, to test what follows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fault {
-    /// Writes until the one to be damaged; 0 for none.
-    left: Option<Arc<AtomicU64>>,
+    /// The write whose payload is damaged.
+    pub(super) damage: Countdown,
+    /// The write whose sending panics.
+    pub(super) send: Countdown,
+    /// The write whose receiving panics.
+    pub(super) receive: Countdown,
 }
+
+/// Strikes once, in the nth call; never if not set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Countdown(Option<Arc<AtomicU64>>);
 
 impl TcpConfig {
     /// Listens on a free port of the loopback interface.
@@ -154,7 +162,21 @@ impl TcpConfig {
     /// Damages the payload of the `nth` write sent, counted from 1.
     #[cfg(any(test, feature = "sim"))]
     pub fn damage_write(mut self, nth: u64) -> Self {
-        self.fault.left = Some(Arc::new(AtomicU64::new(nth)));
+        self.fault.damage = Countdown::from(nth);
+        self
+    }
+
+    /// Panics in the thread that sends the `nth` write, counted from 1.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn panic_at_sending(mut self, nth: u64) -> Self {
+        self.fault.send = Countdown::from(nth);
+        self
+    }
+
+    /// Panics in the thread that receives the `nth` write, counted from 1, while it holds the pages.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn panic_at_receiving(mut self, nth: u64) -> Self {
+        self.fault.receive = Countdown::from(nth);
         self
     }
 }
@@ -165,10 +187,20 @@ impl Default for TcpConfig {
     }
 }
 
-impl Fault {
-    /// Whether this write is the one.
+impl Countdown {
+    #[cfg(any(test, feature = "sim"))]
+    fn from(nth: u64) -> Self {
+        Self(Some(Arc::new(AtomicU64::new(nth))))
+    }
+
+    /// Panics if this call is the one.
+    pub(super) fn trip(&self) {
+        assert!(!self.strikes(), "a defect made on purpose");
+    }
+
+    /// Whether this call is the one.
     pub(super) fn strikes(&self) -> bool {
-        let Some(left) = &self.left else { return false };
+        let Some(left) = &self.0 else { return false };
         // Relaxed: a count.
         let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         before == Ok(1)

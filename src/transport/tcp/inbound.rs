@@ -1,6 +1,7 @@
 //! The receiving half of a lane: heads are checked, payloads go straight into the pages.
 
 use super::NAME;
+use super::config::Countdown;
 use super::note::Note;
 use super::outbound::is_pause;
 use super::sockets::{self, Moved};
@@ -25,6 +26,9 @@ pub(super) struct Inbound {
     head: [u8; DataHeader::BYTES],
     filled: usize,
     payload: Option<Payload>,
+    /// Whether the payload's grant is held.
+    holds: bool,
+    fault: Countdown,
     /// Where the payload goes; kept for its memory.
     extents: Vec<Extent>,
     /// Writes that are over, from the start of the lane.
@@ -71,13 +75,15 @@ enum Place {
 }
 
 impl Inbound {
-    pub(super) fn new(link: LinkId, grants: Arc<Grants>) -> Self {
+    pub(super) fn new(link: LinkId, grants: Arc<Grants>, fault: Countdown) -> Self {
         Self {
             link,
             grants,
             head: [0; DataHeader::BYTES],
             filled: 0,
             payload: None,
+            holds: false,
+            fault,
             extents: Vec::new(),
             over: 0,
             noted: 0,
@@ -171,7 +177,8 @@ impl Inbound {
         let Some(payload) = &mut self.payload else { return Ok(Moved::Blocked) };
         let grant = payload.header.grant;
         if !matches!(payload.place, Place::Nowhere) {
-            if self.grants.enter(grant) {
+            self.holds = self.grants.enter(grant);
+            if self.holds {
                 let moved = self.receive_into_pages(socket, lent);
                 self.leave(lent.news);
                 return moved;
@@ -227,6 +234,7 @@ impl Inbound {
 
     /// All bytes are in place; the grant is held.
     fn finish(&mut self, news: &Mailbox<News>) -> Result<(), TransportError> {
+        self.fault.trip();
         let Some(Payload { header, sum, .. }) = &self.payload else { return Ok(()) };
         let DataHeader { grant, op, .. } = *header;
         if header.payload_crc.is_some_and(|wanted| wanted != sum.finish()) {
@@ -244,8 +252,16 @@ impl Inbound {
         Ok(())
     }
 
+    /// The lane ends, perhaps by a panic while it held a grant.
+    pub(super) fn end(&mut self, news: &Mailbox<News>) {
+        if self.holds {
+            self.leave(news);
+        }
+    }
+
     /// Lets go of the grant, and of the payload if it is whole.
     fn leave(&mut self, news: &Mailbox<News>) {
+        self.holds = false;
         let Some(payload) = &self.payload else { return };
         let grant = payload.header.grant;
         if payload.left == 0 && !matches!(payload.place, Place::Nowhere) {
@@ -259,7 +275,9 @@ impl Inbound {
     /// A write of nothing is over as soon as its head is there.
     fn finish_empty(&mut self, news: &Mailbox<News>) -> Result<(), TransportError> {
         let Some(Payload { header, place, .. }) = &self.payload else { return Ok(()) };
-        if matches!(place, Place::Pages(..)) && self.grants.enter(header.grant) {
+        let grant = header.grant;
+        self.holds = matches!(place, Place::Pages(..)) && self.grants.enter(grant);
+        if self.holds {
             let finished = self.finish(news);
             self.leave(news);
             return finished;

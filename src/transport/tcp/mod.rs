@@ -59,6 +59,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use ticker::{Run, Ticker};
 use worker::{Command, Ending, News, Settled, Worker};
 
@@ -76,6 +77,8 @@ pub struct TcpTransport {
     news: Arc<Mailbox<News>>,
     // Before the regions: threads end before anything they use.
     workers: Vec<Worker>,
+    /// How often a worker has panicked.
+    panics: Arc<AtomicU64>,
     table: Arc<RegionTable>,
     resolver: Resolver,
     links: HashMap<LinkId, Link>,
@@ -116,8 +119,10 @@ impl TcpTransport {
             added.map_err(|errno| io("epoll_ctl")(errno.into()))?;
         }
         let table = Arc::new(RegionTable::default());
+        let panics = Arc::new(AtomicU64::new(0));
         let start = |number| {
-            Worker::start(usize::from(number), config.clone(), Arc::clone(&table), Arc::clone(&news))
+            let (config, panics) = (config.clone(), Arc::clone(&panics));
+            Worker::start(usize::from(number), config, Arc::clone(&table), Arc::clone(&news), panics)
         };
         let workers =
             (0..config.lanes).map(start).collect::<io::Result<_>>().map_err(io("starting a worker"))?;
@@ -130,6 +135,7 @@ impl TcpTransport {
             ticker,
             news,
             workers,
+            panics,
             table,
             resolver: Resolver::default(),
             links: HashMap::new(),
@@ -310,6 +316,11 @@ impl Transport for TcpTransport {
         // Calls made from within have left theirs here.
         events.extend(self.ready.drain(..));
         events.len() - before
+    }
+
+    fn panics(&self) -> u64 {
+        // Acquire; pairs with the Release in `Lanes::serve`.
+        self.panics.load(Ordering::Acquire)
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -49,6 +49,9 @@ enum Current {
     Write(Box<Sending>),
 }
 
+/// A frame's head, perhaps with one byte of payload, and how long that is.
+type Head = ([u8; DataHeader::BYTES + 1], usize);
+
 #[derive(Debug)]
 struct Sending {
     job: Job,
@@ -104,10 +107,16 @@ impl Outbound {
                 Current::Idle => {
                     if let Some(note) = note() {
                         self.current = Current::Note { bytes: note.encode(), sent: 0 };
-                    } else if let Some(job) = self.waiting.pop_front() {
-                        match Sending::new(job, table, self.integrity, &self.fault) {
-                            Ok(sending) => self.current = Current::Write(Box::new(sending)),
-                            Err((job, error)) => settle(job, Err(error.into())),
+                    } else if let Some(job) = self.waiting.front() {
+                        let regions = table.snapshot();
+                        let head = Sending::head(job, &regions, self.integrity, &self.fault);
+                        // Taken only now: should that have panicked, it would still be there to be given back.
+                        let Some(job) = self.waiting.pop_front() else { return Ok(()) };
+                        match head {
+                            Ok(head) => {
+                                self.current = Current::Write(Box::new(Sending::new(job, regions, head)));
+                            }
+                            Err(error) => settle(job, Err(error.into())),
                         }
                     } else {
                         return Ok(());
@@ -173,32 +182,17 @@ impl Outbound {
 }
 
 impl Sending {
-    /// Makes the head; reads the payload once for its checksum, so that sending finds it in the cache.
-    fn new(
-        job: Job,
-        table: &RegionTable,
-        integrity: Integrity,
-        fault: &Fault,
-    ) -> Result<Self, (Job, MemoryError)> {
-        let regions = table.snapshot();
-        match Self::head(&job, &regions, integrity, fault) {
-            Ok((head, head_len)) => {
-                let peeked = u64::from(head_len > DataHeader::BYTES);
-                let mut cursor = Cursor::default();
-                cursor.advance(&job.extents, peeked);
-                let left = u64::from(job.bytes) - peeked;
-                Ok(Self { job, regions, head, head_len, head_sent: 0, cursor, left })
-            }
-            Err(error) => Err((job, error)),
-        }
+    fn new(job: Job, regions: Arc<Regions>, (head, head_len): Head) -> Self {
+        let peeked = u64::from(head_len > DataHeader::BYTES);
+        let mut cursor = Cursor::default();
+        cursor.advance(&job.extents, peeked);
+        let left = u64::from(job.bytes) - peeked;
+        Self { job, regions, head, head_len, head_sent: 0, cursor, left }
     }
 
-    fn head(
-        job: &Job,
-        regions: &Regions,
-        integrity: Integrity,
-        fault: &Fault,
-    ) -> Result<([u8; DataHeader::BYTES + 1], usize), MemoryError> {
+    /// Makes the head; reads the payload once for its checksum, so that sending finds it in the cache.
+    fn head(job: &Job, regions: &Regions, integrity: Integrity, fault: &Fault) -> Result<Head, MemoryError> {
+        fault.send.trip();
         let body = Body { regions, extents: &job.extents, cursor: Cursor::default() };
         let payload_crc = match integrity {
             Integrity::Off => None,
@@ -213,7 +207,7 @@ impl Sending {
         let mut head = [0; DataHeader::BYTES + 1];
         head[..DataHeader::BYTES].copy_from_slice(&header.encode());
         let mut head_len = DataHeader::BYTES;
-        if fault.strikes() {
+        if fault.damage.strikes() {
             head_len += read::peek(body, &mut head[DataHeader::BYTES..])?;
             head[DataHeader::BYTES] ^= 0x10;
         }

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// What a worker is told. Writes are bounded by the links' windows, the rest by the number of links.
@@ -127,6 +127,7 @@ struct Lanes {
     scratch: Vec<u8>,
     /// Some lane waits for reports to be taken.
     is_full: Arc<AtomicBool>,
+    panics: Arc<AtomicU64>,
 }
 
 /// A lane until the engine's thread closes it.
@@ -152,6 +153,7 @@ impl Worker {
         config: TcpConfig,
         table: Arc<RegionTable>,
         news: Arc<Mailbox<News>>,
+        panics: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let inbox = Arc::new(Mailbox::new()?);
         let is_full = Arc::new(AtomicBool::new(false));
@@ -167,6 +169,7 @@ impl Worker {
             lanes: HashMap::new(),
             scratch: vec![0; SCRATCH],
             is_full: Arc::clone(&is_full),
+            panics,
         };
         let thread =
             std::thread::Builder::new().name(format!("kvferry-tcp-{number}")).spawn(|| lanes.serve())?;
@@ -202,9 +205,12 @@ impl Drop for Worker {
 }
 
 impl Lanes {
-    /// Until told to stop. A panic, which would be a defect of ours, ends the links and not the thread.
+    /// Until told to stop. A panic, which would be a defect of ours, ends the links and not the thread; it is
+    /// counted before anybody can see what it did.
     fn serve(mut self) {
         while catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+            // Release; pairs with the Acquire in `TcpTransport::panics`.
+            self.panics.fetch_add(1, Ordering::Release);
             let open: Vec<u64> = self.lanes.keys().copied().collect();
             for lane in open {
                 let source = io::Error::other("a worker panicked");
@@ -277,7 +283,7 @@ impl Lanes {
         let interest = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         let opened = Lane {
             place,
-            inbound: Inbound::new(place.link, grants),
+            inbound: Inbound::new(place.link, grants, self.config.fault.receive.clone()),
             outbound: Outbound::new(&self.config),
             socket,
             interest,
@@ -323,9 +329,10 @@ impl Lanes {
     }
 
     fn give_back(&self, lane: Lane, ending: Ending) -> LanePlace {
-        let Lane { place, outbound, socket, .. } = lane;
+        let Lane { place, mut inbound, outbound, socket, .. } = lane;
         // First, so that nothing is read from pages whose writes have settled.
         drop(socket);
+        inbound.end(&self.news);
         outbound.end(|| ending.error(), &mut |job, result| report(&self.news, place, job, result));
         place
     }
