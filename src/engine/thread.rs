@@ -136,17 +136,26 @@ fn sleep(shared: &Shared, waits: &WaitSet, limit: Option<Duration>) {
 }
 
 /// Fails every room, waits for their pages within the limit, says goodbye, lets go of all descriptors.
+/// Links are ended at half the limit: that frees pages which a frozen peer would hold for ever.
 fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
-    let end = clock::now().checked_add(*shared.close_limit.lock());
+    let (start, limit) = (clock::now(), *shared.close_limit.lock());
+    let end = start.checked_add(limit);
+    let mut farewell = start.checked_add(limit / 2);
     loop {
         let mut core = shared.core.lock();
         let did = shared.turn(&mut core);
         core.fail_all(shared, clock::now()); // each time: calls made before the end may have opened more
-        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(clock::now()));
+        let now = clock::now();
+        if farewell.is_some_and(|at| at <= now) {
+            core.say_goodbye();
+            farewell = None;
+        }
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
         if left.is_zero() || core.rooms.is_empty() && shared.inbox.commands() == 0 {
             break;
         }
         drop(core);
+        let left = farewell.map_or(left, |at| left.min(at.saturating_duration_since(now)));
         if did == 0 {
             sleep(shared, waits, Some(left));
         }

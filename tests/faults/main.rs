@@ -39,6 +39,7 @@ mod operations;
 mod order;
 mod panics;
 mod security;
+mod shutdown;
 mod signals;
 mod states;
 mod stranger;
