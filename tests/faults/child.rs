@@ -105,4 +105,4 @@ pub(crate) fn at_once<T>(what: &str, act: impl FnOnce() -> T) -> T {
 
 const ALONE: &str = "KVF_TEST_ALONE";
 /// Seconds after which a forked child is taken to hang.
-const HANG: u32 = 30;
+const HANG: u32 = 90;

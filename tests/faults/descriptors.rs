@@ -23,7 +23,7 @@ impl Exhausted {
     /// Lowers the limit to 64, and takes what is left of that.
     fn new() -> Self {
         let before = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..before.clone() }).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..before }).unwrap();
         let mut files = Vec::new();
         while let Ok(file) = File::open("/dev/null") {
             files.push(file);
@@ -40,7 +40,7 @@ impl Exhausted {
 
 impl Drop for Exhausted {
     fn drop(&mut self) {
-        setrlimit(Resource::Nofile, self.before.clone()).unwrap();
+        setrlimit(Resource::Nofile, self.before).unwrap();
     }
 }
 
