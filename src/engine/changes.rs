@@ -84,6 +84,9 @@ impl Feed {
 impl Change {
     fn of(slot: &Slot) -> Self {
         let state = slot.poll();
+        // Stored before the state: seen without its end it would be told as something that cannot be. The
+        // end is about to be noted.
+        let release = if state.is_terminal() { slot.release() } else { Release::Held };
         let (offered, granted) = slot.details(|details| (details.offer.is_some(), details.granted.is_some()));
         Self {
             tag: slot.tag,
@@ -91,7 +94,7 @@ impl Change {
             generation: slot.generation,
             side: slot.side,
             state,
-            release: slot.release(),
+            release,
             tokens_ready: slot.ready_tokens(),
             offered,
             granted,
