@@ -56,7 +56,7 @@ pub struct Parked {
 pub struct Adopted {
     /// Frames of its receivers, in order.
     pub parked: Vec<Parked>,
-    /// Why a receiver gave up already that has not come again: the sender fails for the same reason.
+    /// Why a receiver gave up already, or was sent away, that has not come again: the sender fails for the same reason.
     pub aborted: Option<Cause>,
 }
 
@@ -93,7 +93,7 @@ struct OnLink {
     bytes: usize,
 }
 
-/// A receiver that gave up before its sender came.
+/// A receiver that gave up before its sender came, or was sent away.
 #[derive(Debug)]
 struct GivenUp {
     party: Party,
@@ -157,9 +157,7 @@ impl Lobby {
                 let waited = self.find(link, id).and_then(|order| self.take(order));
                 self.late += u64::from(waited.is_none());
                 if self.remember_dead(now, party, id, None) {
-                    let given_up = GivenUp { party, cause, since: now };
-                    self.aborted.entry((id.room, id.attempt)).or_default().push_back(given_up);
-                    self.remember(now, Memory::Aborted(id.room, id.attempt));
+                    self.give_up(now, party, id, cause);
                 }
                 vec![Answer { link, id, frame: RoomFrame::Quiet }]
             }
@@ -337,7 +335,10 @@ impl Lobby {
         let detail = format!("{used} bytes wait for senders on this link already");
         let cause = self.cause(ErrorKind::Busy, detail);
         self.find(link, id).and_then(|order| self.take(order));
-        self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause.clone())));
+        if self.remember_dead(now, party, id, Some(RoomFrame::Failed(cause.clone()))) {
+            // It will not come, whatever others say: a sender made later need not wait for it.
+            self.give_up(now, party, id, cause.clone());
+        }
         Err(refusal(link, id, cause))
     }
 
@@ -391,6 +392,13 @@ impl Lobby {
         self.dead.insert(key, word);
         self.remember(now, Memory::Dead(party.instance, id));
         true
+    }
+
+    /// A sender yet to come will fail for this, unless the receiver's rank joins anew.
+    fn give_up(&mut self, now: Instant, party: Party, id: GrantId, cause: Cause) {
+        let given_up = GivenUp { party, cause, since: now };
+        self.aborted.entry((id.room, id.attempt)).or_default().push_back(given_up);
+        self.remember(now, Memory::Aborted(id.room, id.attempt));
     }
 
     /// A receiver asks where its room stands.

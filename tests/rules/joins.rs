@@ -218,6 +218,18 @@ fn what_is_parked_is_bounded_by_link() {
     assert_eq!(lobby.frame(now, other, who, GrantId { room: Room(9), ..id(4) }, join(), 90), []);
 }
 
+#[test]
+fn a_rank_sent_away_for_want_of_space_is_not_waited_for() {
+    let (mut lobby, now) = lobby(start(), 1000);
+    let link = LinkId::allocate();
+    let [first, second] = [0, 1].map(|tp| party(Side::Decode, tp));
+    assert_eq!(lobby.frame(now, link, first, id(1), join(), 60), []);
+    assert!(says(&lobby.frame(now, link, second, id(2), join(), 60), "bytes wait"));
+    let adopted = lobby.adopt(ROOM, Attempt(0));
+    assert_eq!(adopted.parked.len(), 1);
+    assert_eq!(adopted.aborted.map(|cause| cause.kind), Some(ErrorKind::Busy));
+}
+
 /// A million pages in a row are a few bytes on the wire.
 #[test]
 fn a_parked_grant_is_charged_for_each_page_it_lends() {
