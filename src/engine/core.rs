@@ -50,6 +50,8 @@ pub(super) struct Core {
     pub(super) pings: u64,
     /// Peers that broke the format.
     pub(super) malformed: Warning,
+    /// Writes that arrived damaged.
+    pub(super) damaged: Warning,
     pub(super) beat: Beat,
     is_closed: bool,
     events: Vec<Event>,
@@ -87,6 +89,7 @@ impl Core {
             extents: (Vec::new(), Vec::new()),
             pings: 0,
             malformed: Warning::default(),
+            damaged: Warning::default(),
             beat: Beat::default(),
             is_closed: false,
             events: Vec::new(),
@@ -98,6 +101,7 @@ impl Core {
     pub(super) fn turn(&mut self, shared: &Shared, now: Instant) -> usize {
         shared.inbox.take_nudge(); // before looking: a later one comes again
         if self.is_closed {
+            shared.inbox.discard();
             return 0;
         }
         let mut did = self.take_commands(shared, now);

@@ -104,6 +104,11 @@ impl<C> Inbox<C> {
         self.is_nudged.swap(false, Ordering::AcqRel)
     }
 
+    /// Reader, at the end: nobody will look at what comes from now on.
+    pub(super) fn discard(&self) {
+        while self.pop_command().is_some() || self.pop_wish().is_some() || self.take_directory() {}
+    }
+
     /// Readable after `arm` once there is work.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd()

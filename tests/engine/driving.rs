@@ -173,6 +173,9 @@ pub(crate) fn driving_a_closed_engine_does_nothing(network: &Network) {
     let report = decode.engine.close(Duration::MAX);
     assert!(report.is_finished && report.unreleased.is_empty(), "{report:?}");
     assert_eq!((receiver.poll(), lost.poll()), (KVPoll::Failed, KVPoll::Failed));
+    receiver.abort("nobody will look at this");
+    assert_eq!(decode.engine.progress().unwrap(), 0);
+    assert_eq!(decode.engine.prepare_wait().unwrap(), Wait::Ready);
     assert_eq!(decode.engine.progress().unwrap(), 0);
     assert_eq!(decode.engine.next_deadline(), None);
 }
