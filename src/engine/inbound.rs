@@ -33,6 +33,9 @@ impl Core {
                     Ok(()) => Settlement::Landed,
                     Err(TransportError::Corrupted) => {
                         shared.counters.damaged.fetch_add(1, Ordering::Relaxed);
+                        if let Some(count) = self.damaged.due(now) {
+                            tracing::warn!(%link, count, "writes arrived damaged and are made again");
+                        }
                         Settlement::Damaged
                     }
                     Err(error) => Settlement::Broken(self.broken_write(link, error)),

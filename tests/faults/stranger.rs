@@ -4,8 +4,8 @@ use crate::bed::{Network, Node, PATIENCE, block_on};
 use crate::tap::Tap;
 use bytes::Bytes;
 use kvferry::transport::{Event, Transport, Wait};
-use kvferry::wire::{Crc32c, Frame, Hello, Kind, Layout, RoomFrame};
-use kvferry::{Chunk, Engine, Finish, Generation, GrantId, Instance, LinkId, Offer, Place, Room};
+use kvferry::wire::{Crc32c, Frame, Hello, Kind, Layout, RoomFrame, Status};
+use kvferry::{Chunk, Engine, Finish, Generation, GrantId, Instance, LinkId, Offer, Place, Room, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
@@ -163,9 +163,11 @@ pub(crate) fn samples() -> &'static BTreeMap<u8, Frame> {
             Frame::Goodbye { kind: kvferry::ErrorKind::ShuttingDown, detail: "sample".into() },
             Frame::RegionsGone { regions: vec![kvferry::RegionId(0)] },
             Frame::RegionsClosed { regions: vec![kvferry::RegionId(0)] },
+            of(id(1, 0), RoomFrame::Query { asked: Side::Prefill }),
+            of(id(1, 0), RoomFrame::Status(Status::new(Side::Decode, None))),
         ];
         let samples: BTreeMap<_, _> = taken.chain(others).map(|frame| (frame.kind() as u8, frame)).collect();
-        assert!(samples.len() >= 15, "kinds are missing: {:?}", samples.keys());
+        assert!(samples.len() >= 17, "kinds are missing: {:?}", samples.keys());
         samples
     })
 }

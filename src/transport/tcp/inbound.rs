@@ -238,7 +238,7 @@ impl Inbound {
         let Some(Payload { header, sum, .. }) = &self.payload else { return Ok(()) };
         let DataHeader { grant, op, .. } = *header;
         if header.payload_crc.is_some_and(|wanted| wanted != sum.finish()) {
-            tracing::warn!(link = %self.link, ?grant, op = op.0, "payload damaged, asked for again");
+            tracing::debug!(link = %self.link, ?grant, op = op.0, "payload damaged, asked for again");
             self.grants.reject(grant, op).map_err(gaps)?;
             if self.damaged.len() >= DAMAGED_LIMIT {
                 return Err(broken(&"damaged writes without end"));

@@ -139,9 +139,13 @@ impl TcpTransport {
     fn welcome(&mut self, gathered: Gathered, events: &mut Vec<Event>) {
         let Gathered { greeting, control, lanes } = gathered;
         if self.links.len() >= self.config.links {
-            tracing::warn!(links = self.links.len(), "too many links, peer turned away");
+            // Said once for as long as that lasts: anybody may knock.
+            if !std::mem::replace(&mut self.is_full, true) {
+                tracing::warn!(links = self.links.len(), "too many links, peers are turned away");
+            }
             return;
         }
+        self.is_full = false;
         let answer = Greeting { role: Role::Accepted, ..greeting }.encode();
         // A new connection has room for so little.
         match sockets::send(control.as_fd(), &answer) {

@@ -89,6 +89,8 @@ pub struct TcpTransport {
     next_token: u64,
     /// Out of descriptors: the listener is not watched until the next tick.
     is_deaf: bool,
+    /// A peer was turned away for want of links, and none was welcomed since.
+    is_full: bool,
     /// Events of calls, for the next `progress`.
     ready: VecDeque<Event>,
     /// Extent lists to be used again.
@@ -144,6 +146,7 @@ impl TcpTransport {
             places: HashMap::new(),
             next_token: FIRST_TOKEN,
             is_deaf: false,
+            is_full: false,
             ready: VecDeque::new(),
             spare: Vec::new(),
             scratch: vec![0; SCRATCH],
