@@ -310,8 +310,12 @@ impl Core {
             }
             Side::Decode => {
                 let Some(receiver) = self.rooms.remove_receiver(key.1) else { return };
-                for wanted in receiver.wanted.values() {
-                    if let Some(cause) = receiver.session.cause() {
+                for (rank, wanted) in &receiver.wanted {
+                    // One that was joined and is asked for its last word is over with its link: nobody
+                    // is left there who waits for this rank, but perhaps the next use of the room.
+                    if let Some(cause) =
+                        receiver.session.cause().filter(|_| !receiver.session.has_joined(*rank))
+                    {
                         let (id, destinations) =
                             (receiver.session.id(), receiver.session.destinations().to_vec());
                         self.targets.give_up(&wanted.candidates, Farewell { id, destinations, cause });

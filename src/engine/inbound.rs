@@ -271,9 +271,16 @@ impl Core {
         if let Some(link) = &link {
             self.keys_ended(id, link, quiesced);
         }
+        let silent = link.as_ref().filter(|link| link.is_silent).map(Link::rank);
         for key in link.map(|link| link.rooms).unwrap_or_default() {
             if let Some(session) = self.rooms.session(key) {
                 session.link_down(now, id, quiesced, fault.clone());
+            }
+            // A peer that has been silent that long is not asked for its last word.
+            if let (Some(rank), (Side::Decode, room)) = (silent, key)
+                && let Some(receiver) = self.rooms.receivers.get_mut(&room)
+            {
+                receiver.session.unreachable(now, rank);
             }
             self.follow_up(shared, now, key, News::All);
         }

@@ -37,6 +37,8 @@ pub(super) struct Link {
     pub(super) pinged: Instant,
     /// Why this side ends it, if it does.
     pub(super) reason: Option<Fault>,
+    /// It ends because nothing was heard of the peer for too long.
+    pub(super) is_silent: bool,
     /// The peer's receivers that were sent away.
     pub(super) busy: Warning,
     to_peer: Option<Paired>,
@@ -83,6 +85,7 @@ impl Link {
             heard: now,
             pinged: now,
             reason: None,
+            is_silent: false,
             busy: Warning::default(),
             to_peer: None,
             from_peer: None,

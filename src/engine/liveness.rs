@@ -81,6 +81,9 @@ impl Core {
         for (id, need) in needs {
             match need {
                 Need::End(silence) => {
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.is_silent = true;
+                    }
                     let detail = format!("no sign of life for {silence:.1?}");
                     self.end_link(id, Fault::new(ErrorKind::PeerLost, detail));
                 }

@@ -42,10 +42,12 @@ impl Core {
         for Hopeless { room, candidates, error, next } in self.targets.hopeless(now) {
             let Some(receiver) = self.rooms.receivers.get_mut(&room) else { continue };
             let rank = receiver.wanted.iter().find(|(_, wanted)| wanted.candidates == candidates);
-            let Some((rank, _)) = rank else { continue };
+            let Some((&rank, _)) = rank else { continue };
             let place = places(&self.transports, &candidates);
             let next = next.map_or("it is being tried".into(), |next| format!("next try in {next:.0?}"));
             let detail = format!("prefill rank {rank} at {place} has gone; last try: {error}; {next}");
+            // If its link was lost, that is the reason.
+            receiver.session.unreachable(now, rank);
             receiver.session.fail(now, Fault::new(ErrorKind::PeerLost, detail));
             self.follow_up(shared, now, (Side::Decode, room), News::All);
         }
@@ -133,7 +135,8 @@ impl Core {
 
     /// A source may have said its last word when its link ended: it is connected once more and asked.
     fn reach_again(&mut self, shared: &Shared, now: Instant, room: Room, rank: Rank) {
-        let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
+        let receiver = self.rooms.receivers.get_mut(&room);
+        let Some(receiver) = receiver.filter(|room| !room.session.state().is_terminal()) else { return };
         let Some(wanted) = receiver.reached.remove(&rank) else { return };
         receiver.wanted.insert(rank, wanted.clone());
         let target = self.targets.want(now, &wanted.candidates, room);

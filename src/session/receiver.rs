@@ -126,6 +126,11 @@ impl ReceiverSession {
         }
     }
 
+    /// Whether this source was joined, and so knows of the end by itself if its link has ended.
+    pub fn has_joined(&self, rank: Rank) -> bool {
+        self.sources.get(&rank).is_some_and(|source| source.link.is_some())
+    }
+
     /// What a source said last is lost with its link.
     fn stay_lost(&mut self, now: Instant, rank: Rank) {
         let Some(source) = self.sources.get(&rank) else { return };

@@ -57,6 +57,8 @@ engines! {
     peers:
         a_peer_that_went_fails_new_rooms_fast_and_serves_again_when_it_is_back
         a_frozen_peer_is_lost_when_the_silence_is_too_long_and_a_busy_one_is_not
+        a_peer_that_freezes_before_its_last_word_is_the_one_that_is_lost
+        two_processes_of_one_name_do_not_disturb_each_other
         a_room_that_waits_outlives_a_short_restart_of_its_peer;
     regions:
         pools_are_replaced_a_thousand_times_while_the_engine_lives

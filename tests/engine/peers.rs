@@ -3,7 +3,9 @@
 use crate::bed::{Network, Node, PATIENCE};
 use crate::double::Doubles;
 use kvferry::transport::Transport;
-use kvferry::{Config, Engine, ErrorKind, KVPoll, KVReceiver, Place, Room, RoomOptions, Source, Sources};
+use kvferry::{
+    Chunk, Config, Engine, ErrorKind, KVPoll, KVReceiver, Place, Room, RoomOptions, Source, Sources,
+};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -132,6 +134,47 @@ pub(crate) fn a_frozen_peer_is_lost_when_the_silence_is_too_long_and_a_busy_one_
     while sender.poll() != KVPoll::Failed {
         frozen.engine.progress_or_wait(PATIENCE).unwrap();
     }
+}
+
+pub(crate) fn a_peer_that_freezes_before_its_last_word_is_the_one_that_is_lost(network: &Network) {
+    let _dog = watched();
+    let mut config = patient();
+    config.liveness.interval = Duration::from_millis(100);
+    config.liveness.timeout = Duration::from_millis(500);
+    let decode = network.node_with("decode", 8, config);
+    let builder = Engine::builder(Place::alone("frozen")).model("test").manual_progress();
+    let frozen = Node::with(builder.boxed_transport(network.transport("frozen")).build().unwrap(), 8);
+    let lost = receiver(&decode, 1, &frozen.engine.addresses());
+    let sender = frozen.sender(1);
+    sender.send(Chunk::new(0..4).pages(frozen.kv, &[1])).unwrap();
+    while lost.ready_tokens() < 4 {
+        frozen.engine.progress_or_wait(Duration::from_millis(10)).unwrap();
+    }
+    // From here on nobody drives it.
+    assert_eq!(lost.wait(PATIENCE), KVPoll::Failed);
+    // It was not tried once more.
+    assert_eq!(decode.engine.stats().links, 0);
+    let error = lost.error().unwrap();
+    assert!(error.kind == ErrorKind::PeerLost && error.is_from_another_rank(), "{error}");
+    assert!(error.detail.contains("no sign of life"), "{error}");
+}
+
+/// Decode processes that nobody gave a place of their own.
+pub(crate) fn two_processes_of_one_name_do_not_disturb_each_other(network: &Network) {
+    let _dog = watched();
+    let prefill = network.node_with("prefill", 8, patient());
+    let node = |name: &str| {
+        let builder = Engine::builder(Place::alone("decode")).model("test").config(patient());
+        Node::with(builder.boxed_transport(network.transport(name)).build().unwrap(), 8)
+    };
+    let (one, two) = (node("one"), node("two"));
+    let (first, its) = (receiver(&one, 1, &prefill.engine.addresses()), prefill.sender(1));
+    while its.granted().is_none() {
+        std::thread::yield_now();
+    }
+    succeed(&prefill, &two, 2);
+    prefill.send_all(&its, 4, 4, &[1]);
+    assert_eq!(first.wait(PATIENCE), KVPoll::Success, "{:?}", first.error());
 }
 
 #[test]

@@ -39,6 +39,7 @@ mod memory;
 mod operations;
 mod order;
 mod panics;
+mod relinks;
 mod security;
 mod shutdown;
 mod signals;
