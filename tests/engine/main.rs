@@ -2,6 +2,7 @@
 //! transport.
 #![expect(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "test code, with small numbers")]
 
+mod aborts;
 mod bed;
 mod double;
 mod driving;
@@ -30,6 +31,10 @@ macro_rules! engines {
 }
 
 engines! {
+    aborts:
+        a_storm_of_aborts_by_prefill_ends_every_room_of_decode
+        a_storm_of_aborts_by_decode_ends_every_room_of_prefill
+        ends_that_abort_at_the_same_time_both_get_their_pages_back;
     rooms:
         a_chunked_prompt_arrives_byte_for_byte
         held_tokens_are_not_moved_and_rows_are
