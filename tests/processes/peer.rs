@@ -149,7 +149,7 @@ fn answer(end: &mut End, line: &str) -> String {
         "stain" => return end.stain().unwrap_or_default(),
         "tables" => {
             let stats = end.engine.stats();
-            return format!("{} {} {}", stats.rooms, stats.parked, stats.remembered);
+            return format!("{} {} {} {}", stats.rooms, stats.parked, stats.remembered, stats.unreachable);
         }
         other => panic!("{other} is unknown"),
     }

@@ -1,10 +1,11 @@
 //! A process dies and another takes its place, at the same address and with other memory.
 
-use crate::end::{End, PAGE_TOKENS};
+use crate::end::{End, PAGE_TOKENS, until};
 use crate::peer::{Peer, print_source};
 use crate::plan::{Fabric, Plan};
-use kvferry::Side;
+use kvferry::{ErrorKind, KVPoll, Side};
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 const STARTS: u64 = 20;
 /// In flight when the process dies; the first of them is the next room too.
@@ -106,4 +107,46 @@ fn a_decode_process_started_anew_is_served_the_very_next_room() {
         }
         assert_eq!(prefill.stain(), None);
     }
+}
+
+#[test]
+fn s06_a_stopped_process_fails_new_rooms_fast_and_is_served_again_once_it_is_back() {
+    let mut bind = quiet_address();
+    let mut decode = End::new(&Plan::new(Fabric::Tcp, "decode", 0));
+    let mut prefill = Peer::start(&plan(Fabric::Tcp, "prefill", bind, 0));
+    bind = prefill.bound(bind);
+    serve_one(&mut prefill, &mut decode, 1, 0);
+    let source = prefill.source();
+    prefill.kill();
+    let mut slowest = Duration::ZERO;
+    for room in 2..12 {
+        let opened = Instant::now();
+        decode.receive(room, vec![source.clone()]);
+        decode.grant(room, TOKENS);
+        let outcome = decode.end(room);
+        let error = outcome.error.unwrap();
+        assert_eq!(error.kind, ErrorKind::PeerLost, "{error}");
+        assert!(error.to_string().contains("prefill rank dp0 pp0 cp0 tp1"), "{error}");
+        slowest = slowest.max(opened.elapsed());
+    }
+    println!("rooms of a stopped process took {slowest:?} at most");
+
+    let mut prefill = Peer::start(&plan(Fabric::Tcp, "prefill", bind, 0));
+    // Rooms are all it takes: one of them finds out.
+    let mut room = 12;
+    until("a room to be served again", || {
+        decode.receive(room, vec![source.clone()]);
+        decode.wait_joined(room);
+        if decode.poll(room) != KVPoll::Failed {
+            return true;
+        }
+        decode.end(room);
+        room += 1;
+        false
+    });
+    decode.grant(room, TOKENS);
+    prefill.obey(&[format!("open {room}"), format!("send {room} {TOKENS}"), format!("finish {room}")]);
+    let outcome = decode.end(room);
+    assert!(outcome.succeeded(), "{outcome:?}");
+    assert_eq!((decode.stain(), prefill.ask("stain")), (None, String::new()));
 }
