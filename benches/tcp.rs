@@ -6,9 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 #![expect(clippy::cast_precision_loss, reason = "rates are printed with three digits")]
 
-use kvferry::layout::{
-    Admission, Extent, PageList, Pairing, Piece, Pieces, PoolEntry, PoolLayout, Role, Share,
-};
+use kvferry::layout::{Admission, Extent, PageList, Pairing, Piece, Pieces, PoolEntry, PoolLayout, Role};
 use kvferry::memory::HostBuffer;
 use kvferry::transport::tcp::{Integrity, TcpConfig, TcpTransport};
 use kvferry::transport::{Event, Transport, TransportError, Wait, Write as Post};
@@ -159,7 +157,7 @@ fn transfer(setting: &Setting, out: (&mut Side, LinkId), back: (&mut Side, LinkI
     let tokens = items * PAGE_TOKENS;
     let pages = Arc::from([(GroupId(0), to)]);
     let grant = GrantId { room: Room(round as u64), attempt: Attempt(0), generation: Generation(0) };
-    let admission = Arc::new(Admission::new(Arc::clone(&pairing), Share::WHOLE, 0..tokens, pages));
+    let admission = Arc::new(Admission::new(Arc::clone(&pairing), 0..tokens, pages));
     receiver.transport.admit(back, grant, admission);
     let done = AtomicBool::new(false);
     let start = Instant::now();

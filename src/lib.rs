@@ -71,8 +71,8 @@
 //!
 //! - It computes nothing, caches nothing and schedules nothing: which pages a request gets is the
 //!   engine's business.
-//! - It does not cast element types, and in this version both sides have equal page sizes and equal
-//!   tensor, pipeline and context parallel sizes.
+//! - It does not cast element types, and in this version groups found through a directory have equal
+//!   tensor, pipeline and context parallel sizes on both sides.
 //! - It neither encrypts nor authenticates: peers are trusted as processes, though not as to what they
 //!   send.
 //!

@@ -225,9 +225,9 @@ impl Core {
             RoomFrame::Grant(body) => {
                 let Grant { epoch, source_epoch, .. } = body;
                 let current = link.pools.as_ref().map(|pools| pools.epoch);
-                let pairing = match &ours {
-                    Some(ours) if (ours.epoch, current) == (source_epoch, Some(epoch)) => {
-                        link.pairing_to_peer(ours)
+                let pairing = match (&ours, &body.share) {
+                    (Some(ours), share) if (ours.epoch, current) == (source_epoch, Some(epoch)) => {
+                        share.as_ref().map(|share| link.pairing_to_peer(ours, share)).transpose()
                     }
                     _ => Err(Fault::new(
                         ErrorKind::Layout,

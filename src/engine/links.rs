@@ -4,7 +4,7 @@ use super::rooms::Key;
 use super::warning::Warning;
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{GroupSizes, Instance, Party, Rank, RegionId, Room, Side};
-use crate::layout::{Mismatch, Pairing, PoolLayout};
+use crate::layout::{Mismatch, Pairing, PoolLayout, Share};
 use crate::transport::{Caps, WriteModel};
 use crate::wire::Hello;
 use std::collections::{BTreeSet, VecDeque};
@@ -61,10 +61,11 @@ pub(super) struct Pools {
     pub(super) layout: Arc<PoolLayout>,
 }
 
-/// A pairing, kept while neither side announces other pools.
+/// The pairing made last, kept while neither side announces other pools and rooms have the same share.
 #[derive(Debug)]
 struct Paired {
     epochs: (u32, u32),
+    share: Share,
     pairing: Result<Arc<Pairing>, Mismatch>,
 }
 
@@ -137,16 +138,16 @@ impl Link {
         !self.ring.is_empty()
     }
 
-    /// Matches our pools as the source with the peer's.
-    pub(super) fn pairing_to_peer(&mut self, ours: &Pools) -> Result<Arc<Pairing>, Fault> {
+    /// Matches what of our pools we owe the peer with its own.
+    pub(super) fn pairing_to_peer(&mut self, ours: &Pools, share: &Share) -> Result<Arc<Pairing>, Fault> {
         let theirs = self.pools.as_ref().ok_or_else(unannounced)?;
-        paired(&mut self.to_peer, ours, theirs)
+        paired(&mut self.to_peer, ours, theirs, share)
     }
 
-    /// Matches the peer's pools as the source with ours.
-    pub(super) fn pairing_from_peer(&mut self, ours: &Pools) -> Result<Arc<Pairing>, Fault> {
+    /// Matches what of its pools the peer owes us with our own.
+    pub(super) fn pairing_from_peer(&mut self, ours: &Pools, share: &Share) -> Result<Arc<Pairing>, Fault> {
         let theirs = self.pools.as_ref().ok_or_else(unannounced)?;
-        paired(&mut self.from_peer, theirs, ours)
+        paired(&mut self.from_peer, theirs, ours, share)
     }
 }
 
@@ -166,11 +167,17 @@ impl Peer {
     }
 }
 
-fn paired(kept: &mut Option<Paired>, source: &Pools, destination: &Pools) -> Result<Arc<Pairing>, Fault> {
+fn paired(
+    kept: &mut Option<Paired>,
+    source: &Pools,
+    destination: &Pools,
+    share: &Share,
+) -> Result<Arc<Pairing>, Fault> {
     let epochs = (source.epoch, destination.epoch);
-    if kept.as_ref().is_none_or(|kept| kept.epochs != epochs) {
-        let pairing = Pairing::new(Arc::clone(&source.layout), Arc::clone(&destination.layout)).map(Arc::new);
-        *kept = Some(Paired { epochs, pairing });
+    if kept.as_ref().is_none_or(|kept| kept.epochs != epochs || kept.share != *share) {
+        let (ours, theirs) = (Arc::clone(&source.layout), Arc::clone(&destination.layout));
+        let pairing = Pairing::of(ours, theirs, share).map(Arc::new);
+        *kept = Some(Paired { epochs, share: share.clone(), pairing });
     }
     match kept.as_ref().map(|kept| &kept.pairing) {
         Some(Ok(pairing)) => Ok(Arc::clone(pairing)),

@@ -188,8 +188,8 @@ impl Core {
         };
         let (Some(lent), Some(share)) = (room.session.lent(), room.session.share(id)) else { return };
         // The pairing was checked when the source was attached, and pools do not change under a room.
-        let Ok(pairing) = link.pairing_from_peer(&ours) else { return };
-        let admission = Admission::new(pairing, share.clone(), lent.tokens.clone(), Arc::clone(&lent.pages));
+        let Ok(pairing) = link.pairing_from_peer(&ours, share) else { return };
+        let admission = Admission::new(pairing, lent.tokens.clone(), Arc::clone(&lent.pages));
         self.transports[link.transport].admit(id, room.session.id(), Arc::new(admission));
     }
 }

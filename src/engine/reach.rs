@@ -200,7 +200,8 @@ impl Core {
             epoch: ours.epoch,
             source_epoch: pools.epoch,
         };
-        let fault = fault.or_else(|| link.pairing_from_peer(&ours).err());
+        let share = receiver.session.share_of(rank);
+        let fault = fault.or_else(|| link.pairing_from_peer(&ours, share?).err());
         link.rooms.insert((Side::Decode, room));
         receiver.path = Some(self.transports[link.transport].name());
         receiver.transports.insert(id, link.transport);

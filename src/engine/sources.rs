@@ -52,8 +52,8 @@ impl Sources {
         if let Some(twice) = sources.iter().find(|source| !ranks.insert(source.rank)) {
             return Err(UsageError::DuplicateSource(twice.rank));
         }
-        let unsupported = |source: &Source| source.share.as_ref().and_then(Share::unsupported);
-        sources.iter().find_map(unsupported).map_or(Ok(()), |part| Err(UsageError::Share(part)))
+        let impossible = |source: &Source| source.share.as_ref()?.check().err();
+        sources.iter().find_map(impossible).map_or(Ok(()), |part| Err(UsageError::Share(part)))
     }
 
     /// All KV from one data parallel rank of the group of this name.

@@ -90,8 +90,8 @@ pub enum UsageError {
     /// Memory that is not lent to the engine, or is being taken back.
     #[error("region {} is not lent", .0.0)]
     UnknownRegion(RegionId),
-    /// A share of something that cannot be shared out in this version.
-    #[error("a share of {0} is not supported")]
+    /// A share that cannot be: heads outside the model, or no such part of tokens.
+    #[error("the {0} of a share cannot be")]
     Share(&'static str),
     /// More pages than one grant carries.
     #[error("{pages} pages in one grant, at most {limit}")]

@@ -1,6 +1,6 @@
 //! What a receiver lets a writer touch.
 
-use super::{Extent, GroupKind, PageList, Pairing, Piece, PlanError, Sharding, Share, TokenShard, place};
+use super::{Extent, GroupKind, PageList, Pairing, Piece, PlanError, place};
 use crate::ids::GroupId;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Admission {
     pub(crate) pairing: Arc<Pairing>,
-    pub(crate) share: Share,
     pub(crate) tokens: Range<u32>,
     pub(crate) pages: Arc<[(GroupId, PageList)]>,
 }
@@ -29,17 +28,6 @@ pub enum Refusal {
         /// Tokens of the grant.
         lent: Range<u32>,
     },
-    /// Pairs that are not this writer's to fill.
-    #[error("pairs {wanted:?} are outside the {lent:?} of this share")]
-    Pairs {
-        /// Pairs of the piece.
-        wanted: Range<u32>,
-        /// Pairs of the group that lie in the share's layers.
-        lent: Range<u32>,
-    },
-    /// A share that pieces cannot express: part of the heads, or of each run of tokens.
-    #[error("shares cut by {0} are not supported")]
-    Share(&'static str),
     /// A write of more or fewer bytes than its piece has.
     #[error("a write of {bytes} bytes names a piece of {piece}")]
     Size {
@@ -54,14 +42,9 @@ pub enum Refusal {
 }
 
 impl Admission {
-    /// What `share` of these tokens and pages (of the destination's groups) one writer may fill.
-    pub fn new(
-        pairing: Arc<Pairing>,
-        share: Share,
-        tokens: Range<u32>,
-        pages: Arc<[(GroupId, PageList)]>,
-    ) -> Self {
-        Self { pairing, share, tokens, pages }
+    /// These tokens and pages (of the destination's groups), as far as the share of the pairing goes.
+    pub fn new(pairing: Arc<Pairing>, tokens: Range<u32>, pages: Arc<[(GroupId, PageList)]>) -> Self {
+        Self { pairing, tokens, pages }
     }
 
     /// Appends where a writer's piece goes, and returns its bytes. The extents are no more than its
@@ -93,39 +76,22 @@ impl Admission {
 
     /// The pages lent for a piece whose pairs and tokens are lent.
     fn pages_for(&self, piece: &Piece) -> Result<&PageList, Refusal> {
-        let Self { pairing, share, tokens, pages } = self;
+        let Self { pairing, tokens, pages } = self;
         let Piece { pairs, positions } = piece;
         let first = pairing.pairs().get(place(pairs.start));
         let Some(first) = first.filter(|_| !pairs.is_empty()) else {
             return Err(PlanError::Pairs(pairs.clone()).into());
         };
-        let is_paged = matches!(pairing.kind(first.source_group), Some(GroupKind::Paged { .. }));
-        let lent = pairing.pairs_of(first.source_group, share.layers.as_ref());
-        if pairs.start < lent.start || pairs.end > lent.end {
-            return Err(Refusal::Pairs { wanted: pairs.clone(), lent });
+        let of_group = pairing.pairs_of(first.source_group, None);
+        if pairs.end > of_group.end {
+            return Err(PlanError::Pairs(pairs.clone()).into());
         }
-        self.check_share(piece)?;
         let found = pages.iter().find(|(group, _)| *group == first.destination_group);
         let (_, list) = found.ok_or(Refusal::Group)?;
+        let is_paged = matches!(pairing.kind(first.source_group), Some(GroupKind::Paged { .. }));
         if is_paged && (positions.start < tokens.start || positions.end > tokens.end) {
             return Err(Refusal::Tokens { wanted: positions.clone(), lent: tokens.clone() });
         }
         Ok(list)
-    }
-
-    /// A share of fewer heads or tokens would admit bytes that are not its own.
-    fn check_share(&self, piece: &Piece) -> Result<(), Refusal> {
-        let Share { heads, source, destination, .. } = &self.share;
-        if *source != TokenShard::WHOLE || *destination != TokenShard::WHOLE {
-            return Err(Refusal::Share("tokens"));
-        }
-        let Some(heads) = heads else { return Ok(()) };
-        let pairs = &self.pairing.pairs()[place(piece.pairs.start)..place(piece.pairs.end)];
-        let entries = &self.pairing.destination.entries;
-        let is_whole = pairs.iter().all(|pair| match entries[place(pair.destination)].sharding {
-            Sharding::Heads(span) => span == *heads,
-            Sharding::Replicated => true,
-        });
-        if is_whole { Ok(()) } else { Err(Refusal::Share("heads")) }
     }
 }

@@ -86,7 +86,7 @@ pub enum Sharding {
 }
 
 /// The heads a rank holds, of `total` in the model.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[expect(clippy::exhaustive_structs, reason = "a range of heads")]
 pub struct HeadSpan {
     /// First head held.
@@ -212,6 +212,18 @@ impl HeadSpan {
     /// All heads of a model that has `total`.
     pub const fn all(total: u32) -> Self {
         Self { first: 0, count: total, total }
+    }
+
+    /// Whether there can be such heads.
+    pub(crate) fn is_possible(self) -> bool {
+        self.count > 0 && u64::from(self.first) + u64::from(self.count) <= u64::from(self.total)
+    }
+
+    /// The heads that both name, of possible ones.
+    pub(super) fn meet(self, other: Self) -> Option<Self> {
+        let (first, total) = (self.first.max(other.first), self.total);
+        let end = (self.first + self.count).min(other.first + other.count);
+        (total == other.total && first < end).then(|| Self { first, count: end - first, total })
     }
 }
 

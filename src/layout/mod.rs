@@ -1,8 +1,9 @@
 //! Geometry: where the bytes of a token lie in a pool, on either side. Pure arithmetic.
 //!
-//! A [`PoolLayout`] describes one engine's pools. [`Pairing`] matches two of them entry by entry. A
-//! [`Piece`] names bytes without an address (which pairs, which tokens); each side turns the same
-//! piece into [`Extent`]s of its own memory, in the same order:
+//! A [`PoolLayout`] describes one engine's pools. [`Pairing`] matches two of them entry by entry, as far
+//! as a [`Share`] says that one rank owes the other. A [`Piece`] names bytes without an address (which
+//! pairs, which tokens); each side turns the same piece into [`Extent`]s of its own memory, in the same
+//! order, whatever the pages, the order of heads and tokens, and the heads held on either side:
 //!
 //! ```text
 //!                     piece: pairs 4..6, tokens 32..64
@@ -11,12 +12,15 @@
 //!         extents to gather from           extents to scatter into
 //! ```
 //!
-//! - `mod.rs`: pools as groups of pages, and what one rank owes another
+//! - `mod.rs`: pools as groups of pages
 //! - `entry.rs`: one buffer of a pool, and constructors for the usual shapes
 //! - `check.rs`: whether a description can be right
 //! - `pages.rs`: scattered pages of one request, and its tokens
+//! - `share.rs`: what one rank owes another; `shards.rs`: tokens dealt out to ranks
+//! - `ranks.rs`: which rank owes which rank what
 //! - `pairing.rs`: which entry here is which entry there, and what differs
-//! - `plan.rs`: chunks cut into pieces, pieces turned into extents
+//! - `heads.rs`: which heads of them move; `route.rs`: how their bytes are cut, and in which order they travel
+//! - `pieces.rs`: chunks cut into pieces; `extents.rs`: pieces turned into extents and blocks
 //! - `admission.rs`: what a receiver lets a writer touch
 //! - `digest.rs`: what must be equal on both sides, in 16 bytes
 #![forbid(unsafe_code)]
@@ -25,20 +29,30 @@ mod admission;
 mod check;
 mod digest;
 mod entry;
+mod extents;
+mod heads;
 mod pages;
 mod pairing;
-mod plan;
+mod pieces;
+mod ranks;
+mod route;
+mod shards;
+mod share;
 
 pub use admission::{Admission, Refusal};
 pub use check::LayoutError;
 pub use digest::LayoutDigest;
 pub use entry::{HeadSpan, ItemOrder, PoolEntry, Role, Sharding};
+pub use extents::{Block, PlanError, blocks};
 pub use pages::{PageList, Pages, PagesError};
 pub use pairing::{Mismatch, Pair, Pairing};
-pub use plan::{Block, Extent, Piece, Pieces, PlanError, blocks};
+pub use pieces::{Piece, Pieces};
+pub use ranks::{Holding, RankMap, RanksError};
+pub use route::Extent;
+pub use shards::TokenShard;
+pub use share::Share;
 
 use crate::ids::GroupId;
-use std::ops::Range;
 
 /// All pools of one engine: groups of pages, and the buffers that are cut into them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -73,32 +87,6 @@ pub enum GroupKind {
     },
     /// One record of a request, sent whole with `finish`.
     Rows,
-}
-
-/// What one prefill rank owes one decode rank.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Share {
-    /// Heads owed; all that both sides hold if none is named.
-    pub heads: Option<HeadSpan>,
-    /// Global layers owed; all if none are named.
-    pub layers: Option<Range<u32>>,
-    /// How tokens are dealt out to ranks on the sending side.
-    pub source: TokenShard,
-    /// How tokens are dealt out to ranks on the receiving side.
-    pub destination: TokenShard,
-}
-
-/// Tokens of granule `g = token / granule` are held where `g % step == phase`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[expect(clippy::exhaustive_structs, reason = "three numbers of the wire format")]
-pub struct TokenShard {
-    /// Tokens dealt out together.
-    pub granule: u32,
-    /// Ranks they are dealt to.
-    pub step: u32,
-    /// Which of those ranks this is.
-    pub phase: u32,
 }
 
 impl PoolLayout {
@@ -166,28 +154,6 @@ impl PoolLayout {
         self.groups.push(group);
         id
     }
-}
-
-impl Share {
-    /// Everything both sides hold.
-    pub const WHOLE: Self =
-        Self { heads: None, layers: None, source: TokenShard::WHOLE, destination: TokenShard::WHOLE };
-
-    /// What of this share pieces cannot express in this version, if anything: parts of heads or tokens.
-    pub fn unsupported(&self) -> Option<&'static str> {
-        if self.heads.is_some() {
-            Some("heads")
-        } else if self.source != TokenShard::WHOLE || self.destination != TokenShard::WHOLE {
-            Some("tokens")
-        } else {
-            None
-        }
-    }
-}
-
-impl TokenShard {
-    /// Every token.
-    pub const WHOLE: Self = Self { granule: 1, step: 1, phase: 0 };
 }
 
 /// Groups of one layout at most.

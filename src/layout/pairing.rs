@@ -1,23 +1,29 @@
-//! Which entry here is which entry there.
+//! Which entry here is which entry there, as far as one rank owes it to another.
 
 use super::entry::described;
-use super::plan::Geometry;
-use super::{GroupKind, PageGroup, PoolEntry, PoolLayout, Role, place};
-use crate::ids::GroupId;
+use super::heads::{Described, page_tokens};
+use super::route::Route;
+use super::{GroupKind, HeadSpan, PageGroup, PageList, PoolLayout, Role, Sharding, Share, TokenShard, place};
+use crate::ids::{GroupId, Side};
 use std::cmp::Ordering;
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Two layouts matched entry by entry. Both sides compute the same one from the same two layouts:
-/// pairs are sorted by (group name, layer, role), so that a pair's number means the same on both.
+/// Two layouts matched entry by entry, as far as a share goes. Both sides compute the same one from the
+/// same two layouts and the same share: pairs are sorted by (group name, layer, role), so that a pair's
+/// number means the same on both.
 #[derive(Clone, Debug)]
 pub struct Pairing {
     pub(crate) source: Arc<PoolLayout>,
     pub(crate) destination: Arc<PoolLayout>,
+    share: Share,
     pub(crate) pairs: Vec<Pair>,
-    /// One a pair: how its bytes may be cut.
-    pub(super) geometry: Vec<Geometry>,
+    /// One a pair: how its bytes travel.
+    pub(super) routes: Vec<Route>,
     groups: Vec<PairedGroup>,
+    /// The layer that what has none goes with.
+    first_layer: u32,
 }
 
 /// A group that both sides have, and its pairs.
@@ -60,34 +66,59 @@ pub struct Mismatch {
 }
 
 impl Pairing {
-    /// Matches two layouts of equal geometry: kind of each group, and of each entry the bytes of an
-    /// item, dtype, order and sharding. Regions, offsets, strides and numbers of items may differ.
+    /// Matches two layouts that hold the same, in full: see [`of`](Self::of).
     ///
     /// # Errors
-    /// The first field that matters and differs, an entry only one side has, or a layout that
-    /// [`PoolLayout::check_shape`] refuses.
+    /// As [`of`](Self::of).
     pub fn new(source: Arc<PoolLayout>, destination: Arc<PoolLayout>) -> Result<Self, Mismatch> {
+        Self::of(source, destination, &Share::WHOLE)
+    }
+
+    /// Matches what `share` names of two layouts. Of that, both sides must describe the same entries of
+    /// the same element type, and the source must hold all the heads that the destination is owed. Page
+    /// sizes, token-major and head-major order, regions, offsets, strides and numbers of items may differ;
+    /// what can only be moved whole must lie in pages of one size and have one tag.
+    ///
+    /// What a share does not cut goes with its first part: entries without a layer with the
+    /// destination's first layer, those that every rank holds with the destination's first head, rows with
+    /// its first token. So exactly one source owes them.
+    ///
+    /// # Errors
+    /// The first field that matters and differs, an entry owed that only one side has, a share that cannot
+    /// be, or a layout that [`PoolLayout::check_shape`] refuses.
+    pub fn of(
+        source: Arc<PoolLayout>,
+        destination: Arc<PoolLayout>,
+        share: &Share,
+    ) -> Result<Self, Mismatch> {
         check(&source, &destination)?;
-        let mut groups = pair_groups(&source, &destination)?;
-        let pairs = pair_entries(&source, &destination)?;
-        let name = |pair: &Pair| source.groups[usize::from(pair.source_group.0)].name.as_str();
-        for group in &mut groups {
-            let own = source.groups[usize::from(group.source.0)].name.as_str();
-            let start = pairs.partition_point(|pair| name(pair) < own);
-            let end = pairs.partition_point(|pair| name(pair) <= own);
-            group.pairs = number(start)..number(end);
+        share.check().map_err(|what| Mismatch::new(what, "owed", "impossible"))?;
+        if !share.source.meets(share.destination) {
+            return Err(Mismatch::new("tokens held", share.source, share.destination));
         }
-        let of_pair = |pair: &Pair| {
-            let (entry, group) = entry_and_group(&source, place(pair.source));
-            Geometry::new(group.kind, entry)
+        let first_layer = destination.entries.iter().filter_map(|entry| entry.layer).min().unwrap_or(0);
+        let mut pairing = Self {
+            groups: pair_groups(&source, &destination)?,
+            share: share.clone(),
+            pairs: Vec::new(),
+            routes: Vec::new(),
+            first_layer,
+            source,
+            destination,
         };
-        let geometry = pairs.iter().map(of_pair).collect();
-        Ok(Self { source, destination, pairs, geometry, groups })
+        pairing.pair_entries()?;
+        pairing.number_groups();
+        Ok(pairing)
     }
 
     /// The pairs, in the order both sides number them.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
+    }
+
+    /// What of the two layouts is matched.
+    pub fn share(&self) -> &Share {
+        &self.share
     }
 
     /// The group of the destination that pairs with this group of the source.
@@ -105,9 +136,19 @@ impl Pairing {
         Some(self.source.group_of(source)?.kind)
     }
 
+    /// The most tokens of which a page list of one side has all that this side holds; `source` is the
+    /// group's number at the source.
+    pub fn covers(&self, side: Side, source: GroupId, list: &PageList) -> Range<u32> {
+        let group = self.group(source).and_then(|group| match side {
+            Side::Decode => self.destination.group_of(group.destination),
+            Side::Prefill => self.source.group_of(group.source),
+        });
+        self.shard(side).tokens(&list.covers(group.map_or(1, page_tokens)))
+    }
+
     /// The pairs of a group of the source whose layer lies in `layers`, all if none are named. Pairs
-    /// without a layer go with the first: with layers counted from 0 exactly one part of a division owns
-    /// them. Contiguous, since pairs are sorted by group and layer, those without one first.
+    /// without a layer go with the first layer of the destination. Contiguous, since pairs are sorted by
+    /// group and layer, those without one first.
     pub fn pairs_of(&self, source: GroupId, layers: Option<&Range<u32>>) -> Range<u32> {
         let Some(group) = self.group(source) else { return 0..0 };
         let Some(layers) = layers else { return group.pairs.clone() };
@@ -115,16 +156,108 @@ impl Pairing {
         // Pairs without a layer come first.
         let below = |end: u32| {
             let count = pairs.partition_point(|pair| pair.layer.is_none_or(|layer| layer < end));
-            group.pairs.start + u32::try_from(count).expect("pairs are numbered in 32 bits")
+            group.pairs.start + number(count)
         };
-        let start = if layers.start == 0 { group.pairs.start } else { below(layers.start) };
+        // No layer is below the first.
+        let start = if layers.contains(&self.first_layer) { group.pairs.start } else { below(layers.start) };
         let end = if layers.is_empty() { start } else { below(layers.end) };
         start..end.max(start)
+    }
+
+    /// How tokens are dealt out to the ranks of a side.
+    pub(super) fn shard(&self, side: Side) -> TokenShard {
+        match side {
+            Side::Decode => self.share.destination,
+            Side::Prefill => self.share.source,
+        }
+    }
+
+    /// Walks both layouts in the order of (group name, layer, role).
+    fn pair_entries(&mut self) -> Result<(), Mismatch> {
+        let (source, destination) = (Arc::clone(&self.source), Arc::clone(&self.destination));
+        let first_head = self.share.heads.and_then(|owed| first_head(&destination, owed.total));
+        let owed = |layout: &PoolLayout| -> Vec<usize> {
+            let all = layout.canonical().into_iter();
+            all.filter(|&at| self.is_owed(layout, at)).collect()
+        };
+        let (ours, theirs) = (owed(&source), owed(&destination));
+        let (mut at_source, mut at_destination) = (ours.iter().peekable(), theirs.iter().peekable());
+        loop {
+            let (source_place, destination_place) = match (at_source.peek(), at_destination.peek()) {
+                (None, None) => return Ok(()),
+                (Some(&&place), None) => return Err(missing(&source, place, Ordering::Less)),
+                (None, Some(&&place)) => return Err(missing(&destination, place, Ordering::Greater)),
+                (Some(&&ours), Some(&&theirs)) => match key(&source, ours).cmp(&key(&destination, theirs)) {
+                    Ordering::Equal => (ours, theirs),
+                    side @ Ordering::Less => return Err(missing(&source, ours, side)),
+                    side @ Ordering::Greater => return Err(missing(&destination, theirs, side)),
+                },
+            };
+            at_source.next();
+            at_destination.next();
+            let (ours, theirs) = (entry_of(&source, source_place), entry_of(&destination, destination_place));
+            let mut route = Route::new(ours, theirs, &self.share)?;
+            let with_head = self.share.heads.map(|heads| heads.first);
+            if theirs.entry.sharding == Sharding::Replicated
+                && first_head.is_some()
+                && first_head != with_head
+            {
+                continue; // owed by who holds the first head
+            }
+            let before = self.pairs.last().zip(self.routes.last());
+            route.stacked = before
+                .is_some_and(|(pair, before)| pair.source_group == ours.entry.group && route.follows(before));
+            self.routes.push(route);
+            self.pairs.push(Pair {
+                source: number(source_place),
+                destination: number(destination_place),
+                source_group: ours.entry.group,
+                destination_group: theirs.entry.group,
+                role: ours.entry.role,
+                layer: ours.entry.layer,
+            });
+        }
+    }
+
+    /// Whether an entry lies in the share, as far as its layer and its group tell.
+    fn is_owed(&self, layout: &PoolLayout, at: usize) -> bool {
+        let Described { entry, group } = entry_of(layout, at);
+        let Share { layers, source, destination, .. } = &self.share;
+        let layer = entry.layer.unwrap_or(self.first_layer);
+        let has_first = source.holds(destination.token_at(0));
+        layers.as_ref().is_none_or(|layers| layers.contains(&layer))
+            && (group.kind != GroupKind::Rows || has_first)
+    }
+
+    fn number_groups(&mut self) {
+        let name = |pair: &Pair| self.source.groups[usize::from(pair.source_group.0)].name.as_str();
+        for group in &mut self.groups {
+            let own = self.source.groups[usize::from(group.source.0)].name.as_str();
+            let start = self.pairs.partition_point(|pair| name(pair) < own);
+            let end = self.pairs.partition_point(|pair| name(pair) <= own);
+            group.pairs = number(start)..number(end);
+        }
     }
 
     fn group(&self, source: GroupId) -> Option<&PairedGroup> {
         self.groups.iter().find(|group| group.source == source)
     }
+}
+
+impl Mismatch {
+    pub(super) fn new(what: impl Into<String>, source: impl Display, destination: impl Display) -> Self {
+        let (source_value, destination_value) = (source.to_string(), destination.to_string());
+        Self { what: what.into(), source_value, destination_value }
+    }
+}
+
+/// The first head of a side, of so many in the model.
+fn first_head(layout: &PoolLayout, total: u32) -> Option<u32> {
+    let spans = layout.entries.iter().filter_map(|entry| match entry.sharding {
+        Sharding::Heads(HeadSpan { first, total: of, .. }) if of == total => Some(first),
+        _ => None,
+    });
+    spans.min()
 }
 
 fn check(source: &PoolLayout, destination: &PoolLayout) -> Result<(), Mismatch> {
@@ -162,90 +295,33 @@ fn by_name(layout: &PoolLayout) -> Vec<(GroupId, &PageGroup)> {
 }
 
 fn compare_kinds(source: &PageGroup, destination: &PageGroup) -> Result<(), Mismatch> {
-    let name = &source.name;
-    let (field, source_value, destination_value) = match (source.kind, destination.kind) {
-        (GroupKind::Paged { page_tokens: ours }, GroupKind::Paged { page_tokens: theirs }) => {
-            if ours == theirs {
-                return Ok(());
-            }
-            ("page_tokens", ours.to_string(), theirs.to_string())
-        }
-        (GroupKind::Rows, GroupKind::Rows) => return Ok(()),
-        (GroupKind::Paged { .. }, GroupKind::Rows) => ("kind", "paged".to_owned(), "rows".to_owned()),
-        (GroupKind::Rows, GroupKind::Paged { .. }) => ("kind", "rows".to_owned(), "paged".to_owned()),
+    let kind = |group: &PageGroup| match group.kind {
+        GroupKind::Paged { .. } => "paged",
+        GroupKind::Rows => "rows",
     };
-    Err(Mismatch { what: format!("{field} of group {name:?}"), source_value, destination_value })
-}
-
-/// Walks both layouts in the order of (group name, layer, role).
-fn pair_entries(source: &PoolLayout, destination: &PoolLayout) -> Result<Vec<Pair>, Mismatch> {
-    let (ours, theirs) = (source.canonical(), destination.canonical());
-    let (mut at_source, mut at_destination) = (ours.iter().peekable(), theirs.iter().peekable());
-    let mut pairs = Vec::with_capacity(ours.len());
-    loop {
-        let (source_place, destination_place) = match (at_source.peek(), at_destination.peek()) {
-            (None, None) => return Ok(pairs),
-            (Some(&&place), None) => return Err(missing(source, place, Ordering::Less)),
-            (None, Some(&&place)) => return Err(missing(destination, place, Ordering::Greater)),
-            (Some(&&ours), Some(&&theirs)) => match key(source, ours).cmp(&key(destination, theirs)) {
-                Ordering::Equal => (ours, theirs),
-                side @ Ordering::Less => return Err(missing(source, ours, side)),
-                side @ Ordering::Greater => return Err(missing(destination, theirs, side)),
-            },
-        };
-        at_source.next();
-        at_destination.next();
-        let (entry, group) = entry_and_group(source, source_place);
-        let (other, _) = entry_and_group(destination, destination_place);
-        compare_entries(&group.name, entry, other)?;
-        pairs.push(Pair {
-            source: number(source_place),
-            destination: number(destination_place),
-            source_group: entry.group,
-            destination_group: other.group,
-            role: entry.role,
-            layer: entry.layer,
-        });
+    match (kind(source), kind(destination)) {
+        (ours, theirs) if ours == theirs => Ok(()),
+        (ours, theirs) => Err(Mismatch::new(format!("kind of group {:?}", source.name), ours, theirs)),
     }
-}
-
-fn compare_entries(group: &str, source: &PoolEntry, destination: &PoolEntry) -> Result<(), Mismatch> {
-    let (ours, theirs) = (source, destination);
-    let fields = [
-        ("item_bytes", ours.item_bytes == theirs.item_bytes),
-        ("dtype", ours.dtype == theirs.dtype),
-        ("order", ours.order == theirs.order),
-        ("sharding", ours.sharding == theirs.sharding),
-    ];
-    let Some((field, _)) = fields.into_iter().find(|(_, equal)| !equal) else { return Ok(()) };
-    let value = |entry: &PoolEntry| match field {
-        "item_bytes" => entry.item_bytes.to_string(),
-        "dtype" => entry.dtype.clone(),
-        "order" => entry.order.to_string(),
-        _ => entry.sharding.to_string(),
-    };
-    let what = format!("{field} of {}", described(group, source.role, source.layer));
-    Err(Mismatch { what, source_value: value(source), destination_value: value(destination) })
 }
 
 /// The entry at `at` of `layout`, which is the source if `side` is `Less`, has no counterpart.
 fn missing(layout: &PoolLayout, at: usize, side: Ordering) -> Mismatch {
-    let (entry, group) = entry_and_group(layout, at);
-    let (here, there) = ("described".to_owned(), "missing".to_owned());
-    let (source_value, destination_value) =
-        if side == Ordering::Less { (here, there) } else { (there, here) };
-    Mismatch { what: described(&group.name, entry.role, entry.layer), source_value, destination_value }
+    let Described { entry, group } = entry_of(layout, at);
+    let (here, there) = ("described", "missing");
+    let (source, destination) = if side == Ordering::Less { (here, there) } else { (there, here) };
+    Mismatch::new(described(&group.name, entry.role, entry.layer), source, destination)
 }
 
 fn key(layout: &PoolLayout, at: usize) -> (&str, Option<u32>, Role) {
-    let (entry, group) = entry_and_group(layout, at);
+    let Described { entry, group } = entry_of(layout, at);
     (&group.name, entry.layer, entry.role)
 }
 
-/// Both exist: `check` has found them before.
-fn entry_and_group(layout: &PoolLayout, at: usize) -> (&PoolEntry, &PageGroup) {
+/// Entry and group exist: `check` has found them before.
+fn entry_of(layout: &PoolLayout, at: usize) -> Described<'_> {
     let entry = &layout.entries[at];
-    (entry, &layout.groups[usize::from(entry.group.0)])
+    Described { entry, group: &layout.groups[usize::from(entry.group.0)] }
 }
 
 fn number(place: usize) -> u32 {
@@ -254,7 +330,7 @@ fn number(place: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HeadSpan, ItemOrder};
+    use super::super::{HeadSpan, ItemOrder, PoolEntry};
     use super::*;
     use crate::ids::RegionId;
 
@@ -333,11 +409,11 @@ mod tests {
             assert_eq!(mismatch(change), expected);
         }
         let key = |field: &str| format!("{field}key of layer 0 in group \"kv\"");
-        assert_mismatch("page_tokens of group \"kv\"", "16", "32", |l| {
+        assert_mismatch(&key("bytes of a token of "), "256", "128", |l| {
             l.groups[0].kind = GroupKind::Paged { page_tokens: 32 };
         });
         assert_mismatch("kind of group \"kv\"", "paged", "rows", |l| l.groups[0].kind = GroupKind::Rows);
-        assert_mismatch("item_bytes of value of layer 3 in group \"kv\"", "4096", "8192", |l| {
+        assert_mismatch("bytes of a token of value of layer 3 in group \"kv\"", "256", "512", |l| {
             l.entries[0] = PoolEntry { item_bytes: 8192, item_stride: 8192, ..l.entries[0].clone() };
         });
         assert_mismatch(&key("dtype of "), "bf16", "fp8_e4m3", |l| l.entries[7].dtype = "fp8_e4m3".into());

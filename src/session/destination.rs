@@ -3,8 +3,8 @@
 use super::sender::JoinedLink;
 use super::work::{Chunk, Finish, Work};
 use crate::error::{ErrorKind, Fault};
-use crate::ids::{GroupId, OpId};
-use crate::layout::{GroupKind, PageList, Pairing, Piece, Pieces, Share};
+use crate::ids::{GroupId, OpId, Side};
+use crate::layout::{GroupKind, PageList, Pairing, Piece, Pieces};
 use crate::wire::{Done, Grant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -29,9 +29,9 @@ pub(super) struct Destination {
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) tokens: Range<u32>,
-    share: Option<Share>,
     pages: Vec<(GroupId, PageList)>,
-    pairing: Arc<Pairing>,
+    /// What it is owed, if anything.
+    pairing: Option<Arc<Pairing>>,
 }
 
 /// A write that was cut and not yet settled.
@@ -70,41 +70,39 @@ struct Task {
 }
 
 impl Lent {
-    pub(super) fn new(grant: &Grant, pairing: Arc<Pairing>) -> Self {
-        let Grant { tokens, share, pages, .. } = grant.clone();
-        Self { tokens, share, pages, pairing }
+    pub(super) fn new(grant: &Grant, pairing: Option<Arc<Pairing>>) -> Self {
+        let Grant { tokens, pages, .. } = grant.clone();
+        Self { tokens, pages, pairing }
     }
 
     pub(super) fn is_of(&self, grant: &Grant) -> bool {
-        (&self.tokens, &self.share, &self.pages) == (&grant.tokens, &grant.share, &grant.pages)
+        let share = self.pairing.as_ref().map(|pairing| pairing.share());
+        (&self.tokens, share, &self.pages) == (&grant.tokens, grant.share.as_ref(), &grant.pages)
     }
 
     /// The rectangle of a paged group that `chunk` has and the destination wants, with its sources.
     fn tasks(&self, chunk: &Chunk) -> Result<Vec<Task>, Fault> {
         let mut tasks = Vec::new();
-        let Some(share) = &self.share else { return Ok(tasks) };
+        let Some(pairing) = &self.pairing else { return Ok(tasks) };
         for (lent, (group, list)) in self.pages.iter().enumerate() {
-            let Some(source_group) = self.pairing.source_group(*group) else {
-                return Err(misfit(format!("group {} of the grant has no counterpart", group.0)));
-            };
-            let Some(GroupKind::Paged { page_tokens }) = self.pairing.kind(source_group) else { continue };
-            let wanted = meet(&meet(&chunk.tokens, &self.tokens), &list.covers(page_tokens));
-            if wanted.is_empty() {
+            // The group may be one of other sources.
+            let Some(source_group) = pairing.source_group(*group) else { continue };
+            let Some(GroupKind::Paged { .. }) = pairing.kind(source_group) else { continue };
+            let room = pairing.covers(Side::Decode, source_group, list);
+            let wanted = meet(&meet(&chunk.tokens, &self.tokens), &room);
+            let pairs = pairing.pairs_of(source_group, chunk.layers.as_ref());
+            if wanted.is_empty() || pairs.is_empty() {
                 continue;
             }
             let found = chunk.pages.iter().enumerate().find(|(_, (group, _))| *group == source_group);
-            let covered = found.map_or(0..0, |(_, (_, list))| list.covers(page_tokens));
+            let covers = |(_, (_, list)): (_, &(_, _))| pairing.covers(Side::Prefill, source_group, list);
+            let covered = found.map_or(0..0, covers);
             let Some((source, _)) = found.filter(|_| meet(&covered, &wanted) == wanted) else {
                 let group = source_group.0;
                 return Err(misfit(format!(
                     "the chunk's pages of group {group} cover tokens {covered:?}, {wanted:?} are wanted"
                 )));
             };
-            let layers = match (&chunk.layers, &share.layers) {
-                (Some(given), Some(owed)) => Some(meet(given, owed)),
-                (given, owed) => given.clone().or_else(|| owed.clone()),
-            };
-            let pairs = self.pairing.pairs_of(source_group, layers.as_ref());
             let pieces = Pieces::new(Piece { pairs, positions: wanted });
             tasks.push(Task { source, lent, pieces });
         }
@@ -114,11 +112,11 @@ impl Lent {
     /// The rows of `finish`, each with the rows lent for it.
     fn rows(&self, finish: &Finish) -> Result<Vec<Task>, Fault> {
         let mut tasks = Vec::new();
-        let Some(share) = &self.share else { return Ok(tasks) };
+        let Some(pairing) = &self.pairing else { return Ok(tasks) };
         for (lent, (group, list)) in self.pages.iter().enumerate() {
-            let Some(source_group) = self.pairing.source_group(*group) else { continue };
-            let pairs = self.pairing.pairs_of(source_group, share.layers.as_ref());
-            if self.pairing.kind(source_group) != Some(GroupKind::Rows) || pairs.is_empty() {
+            let Some(source_group) = pairing.source_group(*group) else { continue };
+            let pairs = pairing.pairs_of(source_group, None);
+            if pairing.kind(source_group) != Some(GroupKind::Rows) || pairs.is_empty() {
                 continue;
             }
             let found = finish.rows.iter().position(|(group, _)| *group == source_group);
@@ -155,13 +153,13 @@ impl Destination {
             let writes = &mut self.writes;
             if let Some(again) = writes.again.pop_front() {
                 writes.next = Some(again);
-            } else if let Some(task) = writes.tasks.last_mut() {
-                let Some(piece) = task.pieces.next(&lent.pairing, max_bytes) else {
+            } else if let (Some(task), Some(pairing)) = (writes.tasks.last_mut(), &lent.pairing) {
+                let Some(piece) = task.pieces.next(pairing, max_bytes) else {
                     writes.tasks.pop();
                     continue;
                 };
                 let stage = writes.stages - 1;
-                let bytes = lent.pairing.bytes(&piece);
+                let bytes = pairing.bytes(&piece);
                 let job = Job { stage, source: task.source, lent: task.lent, piece, bytes, tries: 0 };
                 let op = OpId(writes.ops);
                 writes.ops =
@@ -296,12 +294,12 @@ impl Destination {
 
     /// The pairing its grant was made with.
     pub(super) fn pairing(&self) -> Option<&Arc<Pairing>> {
-        self.lent.as_ref().map(|lent| &lent.pairing)
+        self.lent.as_ref()?.pairing.as_ref()
     }
 
     /// Whether it owes nothing: it is told at once that it gets nothing.
     pub(super) fn is_empty_share(&self) -> bool {
-        self.lent.as_ref().is_some_and(|lent| lent.share.is_none())
+        self.lent.as_ref().is_some_and(|lent| lent.pairing.is_none())
     }
 }
 

@@ -238,6 +238,11 @@ impl ReceiverSession {
         self.sources.values().find(|source| source.link.is_some_and(|l| l.link == link))?.share.as_ref()
     }
 
+    /// What the source of this rank owes.
+    pub fn share_of(&self, rank: Rank) -> Option<&Share> {
+        self.sources.get(&rank)?.share.as_ref()
+    }
+
     fn at(&mut self, link: LinkId) -> Option<(Party, &mut Source)> {
         let on_link =
             |source: &&mut Source| source.link.is_some_and(|l| l.link == link) || source.again == Some(link);

@@ -8,7 +8,7 @@ use super::setup::{Flaw, Model, Setup};
 use super::{Event, World};
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{Attempt, GrantId, GroupId, Instance, LinkId, Party, Rank, Room, Side};
-use crate::layout::{PageList, Pairing, PoolLayout, Share};
+use crate::layout::{Mismatch, PageList, Pairing, PoolLayout, Share};
 use crate::poll::{KVPoll, Release};
 use crate::session::{
     Action, Answer, Intake, JoinedLink, Lobby, Parked, ReceiverSession, SenderSession, Session, SourceLink,
@@ -26,7 +26,8 @@ pub(super) struct Node {
     pub(super) address: usize,
     pub(super) pool: Pool,
     pub(super) lobby: Lobby,
-    pub(super) pairing: Arc<Pairing>,
+    /// Of everything.
+    whole: Arc<Pairing>,
     pub(super) senders: Vec<SenderRoom>,
     pub(super) receivers: Vec<ReceiverRoom>,
     pub(super) alive: bool,
@@ -93,15 +94,15 @@ impl Node {
 
     /// A process without a past, at the address of this one.
     pub(super) fn next(&self, setup: &Setup, rng: &mut Rng) -> Self {
-        let (layout, pairing) = (self.pool.layout.clone(), self.pairing.clone());
-        Self::new(self.party, self.address, layout, pairing, setup, rng)
+        let (layout, whole) = (self.pool.layout.clone(), self.whole.clone());
+        Self::new(self.party, self.address, layout, whole, setup, rng)
     }
 
     fn new(
         mut party: Party,
         address: usize,
         layout: Arc<PoolLayout>,
-        pairing: Arc<Pairing>,
+        whole: Arc<Pairing>,
         setup: &Setup,
         rng: &mut Rng,
     ) -> Self {
@@ -111,7 +112,7 @@ impl Node {
             address,
             pool: Pool::new(layout),
             lobby: Lobby::new(party, setup.deadlines.discover, setup.parked_bytes, MEMORIES),
-            pairing,
+            whole,
             senders: Vec::new(),
             receivers: Vec::new(),
             alive: true,
@@ -119,6 +120,15 @@ impl Node {
             timer: None,
             pulling: false,
             habit: 0,
+        }
+    }
+
+    /// Of what a share names.
+    pub(super) fn pairing(&self, share: &Share) -> Result<Arc<Pairing>, Mismatch> {
+        let (source, destination) = (self.whole.source.clone(), self.whole.destination.clone());
+        match share == self.whole.share() {
+            true => Ok(self.whole.clone()),
+            false => Pairing::of(source, destination, share).map(Arc::new),
         }
     }
 
@@ -348,8 +358,14 @@ impl World {
                 self.sender(node, at, |session, now| session.join(now, joined, &destinations));
             }
             RoomFrame::Grant(grant) => {
-                let pairing = self.nodes[node].pairing.clone();
-                self.sender(node, at, |session, now| session.grant(now, link, id, &grant, pairing));
+                let pairing = grant.share.as_ref().map(|share| self.nodes[node].pairing(share));
+                let pairing = pairing.transpose();
+                self.sender(node, at, |session, now| match pairing {
+                    Ok(pairing) => session.grant(now, link, id, &grant, pairing),
+                    Err(fault) => {
+                        session.fail(now, Fault::caused_by(ErrorKind::Layout, "pools", fault));
+                    }
+                });
             }
             frame => self.sender(node, at, |session, now| session.frame(now, link, id, &frame)),
         }

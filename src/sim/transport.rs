@@ -438,8 +438,8 @@ impl World {
         if self.setup.model == Model::OneSided {
             return;
         }
-        let pairing = self.nodes[node].pairing.clone();
-        let admission = Admission::new(pairing, share.clone(), lent.tokens.clone(), lent.pages.clone());
+        let Ok(pairing) = self.nodes[node].pairing(share) else { return };
+        let admission = Admission::new(pairing, lent.tokens.clone(), lent.pages.clone());
         self.fabric.admitted.insert((conn, id), Admitted { admission, applying: 0, revoked: false });
     }
 

@@ -1,6 +1,6 @@
 //! A small pool on each side: scattered pages of an awkward size, with gaps that nobody may write.
 
-use kvferry::layout::{Admission, Extent, PageList, Pairing, Piece, PoolEntry, PoolLayout, Role, Share};
+use kvferry::layout::{Admission, Extent, PageList, Pairing, Piece, PoolEntry, PoolLayout, Role};
 use kvferry::memory::HostBuffer;
 use kvferry::transport::Transport;
 use kvferry::{GroupId, RegionId};
@@ -127,7 +127,7 @@ impl Job {
     pub(crate) fn admission(&self) -> Arc<Admission> {
         let tokens = 0..self.tokens();
         let pages = Arc::from([(GroupId(0), self.destination.clone())]);
-        Arc::new(Admission::new(Arc::clone(&self.pairing), Share::WHOLE, tokens, pages))
+        Arc::new(Admission::new(Arc::clone(&self.pairing), tokens, pages))
     }
 
     pub(crate) fn tokens(&self) -> u32 {

@@ -226,8 +226,8 @@ pub(crate) fn sources_that_cannot_be_are_refused_at_once(network: &Network) {
         UsageError::DuplicateSource(kvferry::Rank::tp(0))
     );
     let mut part = source();
-    part.share.as_mut().unwrap().source.step = 2;
-    assert_eq!(receiver(vec![part]).unwrap_err(), UsageError::Share("tokens"));
+    part.share.as_mut().unwrap().source.granule = 0;
+    assert_eq!(receiver(vec![part]).unwrap_err(), UsageError::Share("tokens of the source"));
     let receiver = receiver(vec![source()]).unwrap();
     let many = vec![0_u32; (1 << 20) + 1];
     let refused = receiver.grant(kvferry::Grant::new(0..4 << 20).pages(decode.kv, &many));

@@ -2,17 +2,18 @@
 
 use crate::world::{World, index, worlds};
 use kvferry::GroupId;
-use kvferry::layout::{Admission, Extent, HeadSpan, PageList, Piece, PlanError, Refusal, Share, TokenShard};
+use kvferry::layout::{Admission, Extent, PageList, Pairing, Piece, PlanError, Refusal, Share};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::ops::Range;
+use std::sync::Arc;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_lent_is_admitted(world in worlds()) {
-        let admission = admission(&world, Share::WHOLE, world.piece.positions.clone());
+        let admission = admission(&world, world.piece.positions.clone());
         let (mut admitted, mut planned) = (Vec::new(), Vec::new());
         let bytes = admission.extents(&world.piece, &mut admitted).unwrap();
         let pages = &world.destination.pages;
@@ -26,7 +27,7 @@ proptest! {
         world in worlds(),
         numbers in [hostile(), hostile(), hostile(), hostile()],
     ) {
-        let admission = admission(&world, Share::WHOLE, world.piece.positions.clone());
+        let admission = admission(&world, world.piece.positions.clone());
         let piece = Piece { pairs: numbers[0]..numbers[1], positions: numbers[2]..numbers[3] };
         let mut out = Vec::new();
         let result = admission.extents(&piece, &mut out);
@@ -41,62 +42,50 @@ proptest! {
     }
 
     #[test]
-    fn pairs_of_other_layers_are_refused(world in worlds(), start in 0..4_u32, len in 0..4_u32) {
-        let mut share = Share::WHOLE;
-        share.layers = Some(start..start + len);
-        let admission = admission(&world, share, world.piece.positions.clone());
-        for pair in world.piece.pairs.clone() {
-            let piece = Piece { pairs: pair..pair + 1, ..world.piece.clone() };
-            let layer = world.pairing.pairs()[index(pair)].layer.unwrap();
-            let is_owed = (start..start + len).contains(&layer);
-            let result = admission.extents(&piece, &mut Vec::new());
-            prop_assert_eq!(matches!(result, Err(Refusal::Pairs { .. })), !is_owed);
-            prop_assert_eq!(result.is_ok(), is_owed);
-        }
+    fn a_share_of_some_layers_has_pairs_of_these_only(world in worlds(), start in 0..4_u32, len in 0..4_u32) {
+        let layers = start..start + len;
+        let pairing = bound(&world, &Share::WHOLE.layers(layers.clone()));
+        let named: Vec<_> = pairing.pairs().iter().filter_map(|pair| pair.layer).collect();
+        let whole = world.pairing.pairs().iter().filter_map(|pair| pair.layer);
+        prop_assert_eq!(named, whole.filter(|layer| layers.contains(layer)).collect::<Vec<_>>());
+        let pages: Arc<[_]> = [(GroupId(0), world.destination.pages.clone())].into();
+        let admission = Admission::new(pairing.clone(), world.piece.positions.clone(), pages);
+        let end = u32::try_from(pairing.pairs().len()).unwrap();
+        let beyond = Piece { pairs: end..end + 1, ..world.piece.clone() };
+        let refused = Err(Refusal::Plan(PlanError::Pairs(end..end + 1)));
+        prop_assert_eq!(admission.extents(&beyond, &mut Vec::new()), refused);
     }
 }
 
 #[test]
 fn what_has_no_layer_is_owed_with_the_first_layer_only() {
     let world = paged_world();
-    let aux = Piece { pairs: 0..1, positions: 0..1 };
-    let lent = vec![(GroupId(1), PageList::new(0, vec![5]))];
     for (layers, is_owed) in [(0..1, true), (1..2, false), (0..0, false)] {
-        let mut share = Share::WHOLE;
-        share.layers = Some(layers.clone());
-        let admission = Admission::new(world.pairing.clone(), share, 7..8, lent.clone().into());
-        assert_eq!(admission.bytes(&aux).is_ok(), is_owed, "layers {layers:?}");
+        let pairing = bound(&world, &Share::WHOLE.layers(layers.clone()));
+        let has_aux = pairing.pairs().iter().any(|pair| pair.layer.is_none());
+        assert_eq!(has_aux, is_owed, "layers {layers:?}");
     }
 }
 
 #[test]
-fn tokens_groups_and_shares_that_are_not_lent_are_named() {
+fn tokens_and_groups_that_are_not_lent_are_named() {
     let world = paged_world();
     let World { pairing, piece, .. } = &world;
     let Range { start, end } = piece.positions.clone();
     let refusal =
         |admission: &Admission, piece: &Piece| admission.extents(piece, &mut Vec::new()).unwrap_err();
 
-    let fewer = admission(&world, Share::WHOLE, start..end - 1);
+    let fewer = admission(&world, start..end - 1);
     let expected = Refusal::Tokens { wanted: start..end, lent: start..end - 1 };
     assert_eq!(refusal(&fewer, piece), expected);
 
-    let whole = admission(&world, Share::WHOLE, start..end);
+    let whole = admission(&world, start..end);
     let aux = Piece { pairs: 0..1, positions: 0..1 };
     assert_eq!(refusal(&whole, &aux), Refusal::Group);
     let none = Piece { pairs: 1..1, ..piece.clone() };
     assert_eq!(refusal(&whole, &none), Refusal::Plan(PlanError::Pairs(1..1)));
     let both = Piece { pairs: 0..2, ..piece.clone() };
-    assert_eq!(refusal(&whole, &both), Refusal::Pairs { wanted: 0..2, lent: 0..1 });
-
-    let mut dealt = Share::WHOLE;
-    dealt.destination = TokenShard { granule: 1, step: 2, phase: 0 };
-    assert_eq!(refusal(&admission(&world, dealt, start..end), piece), Refusal::Share("tokens"));
-    let mut heads = Share::WHOLE;
-    heads.heads = Some(HeadSpan { first: 0, count: 1, total: 2 });
-    assert_eq!(refusal(&admission(&world, heads.clone(), start..end), piece), Refusal::Share("heads"));
-    heads.heads = Some(HeadSpan::all(1));
-    assert!(admission(&world, heads, start..end).bytes(piece).is_ok());
+    assert_eq!(refusal(&whole, &both), Refusal::Plan(PlanError::Pairs(0..2)));
     assert_eq!(pairing.pairs().len(), index(piece.pairs.end));
 }
 
@@ -106,7 +95,7 @@ fn rows_are_admitted_over_the_whole_list() {
     let rows = PageList::new(0, vec![5, 6, 2]);
     // Tokens say nothing about rows.
     let lent = vec![(GroupId(1), rows)];
-    let admission = Admission::new(world.pairing.clone(), Share::WHOLE, 7..8, lent.into());
+    let admission = Admission::new(world.pairing.clone(), 7..8, lent.into());
     let mut out = Vec::new();
     assert_eq!(admission.extents(&Piece { pairs: 0..1, positions: 0..3 }, &mut out), Ok(3));
     assert_eq!(out.iter().map(|extent| (extent.offset, extent.len)).collect::<Vec<_>>(), [(5, 2), (2, 1)]);
@@ -114,9 +103,14 @@ fn rows_are_admitted_over_the_whole_list() {
     assert_eq!(beyond, Err(Refusal::Plan(PlanError::Positions { wanted: 0..4, covered: 0..3 })));
 }
 
-fn admission(world: &World, share: Share, tokens: Range<u32>) -> Admission {
+fn admission(world: &World, tokens: Range<u32>) -> Admission {
     let pages = vec![(GroupId(0), world.destination.pages.clone())];
-    Admission::new(world.pairing.clone(), share, tokens, pages.into())
+    Admission::new(world.pairing.clone(), tokens, pages.into())
+}
+
+fn bound(world: &World, share: &Share) -> Arc<Pairing> {
+    let layouts = (world.source.layout.clone(), world.destination.layout.clone());
+    Arc::new(Pairing::of(layouts.0, layouts.1, share).expect("a share of some layers"))
 }
 
 fn paged_world() -> World {

@@ -2,7 +2,7 @@
 
 use super::{Access, Fate, ScriptedNetwork, ScriptedTransport};
 use crate::ids::{Attempt, Generation, GrantId, GroupId, LinkId, OpId, RegionId, Room};
-use crate::layout::{Admission, Extent, PageList, Pairing, Piece, PoolEntry, PoolLayout, Role, Share};
+use crate::layout::{Admission, Extent, PageList, Pairing, Piece, PoolEntry, PoolLayout, Role};
 use crate::memory::HostBuffer;
 use crate::transport::{Event, Transport, TransportError, Wait, Write, WriteModel};
 use crate::wire::Frame;
@@ -64,7 +64,7 @@ impl Pair {
         let layout = Arc::new(layout);
         let pairing = Arc::new(Pairing::new(Arc::clone(&layout), layout).unwrap());
         let pages = Arc::from([(GroupId(0), PageList::new(0, vec![1]))]);
-        self.target.admit(self.back, grant(), Arc::new(Admission::new(pairing, Share::WHOLE, 0..1, pages)));
+        self.target.admit(self.back, grant(), Arc::new(Admission::new(pairing, 0..1, pages)));
     }
 
     fn post(&mut self, op: u32) -> Result<(), TransportError> {

@@ -79,8 +79,15 @@ impl SenderSession {
         }
     }
 
-    /// A receiver lends pages; `pairing` is made from both layouts.
-    pub fn grant(&mut self, now: Instant, link: LinkId, id: GrantId, grant: &Grant, pairing: Arc<Pairing>) {
+    /// A receiver lends pages; `pairing` is made from both layouts and the grant's share, if it has one.
+    pub fn grant(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        id: GrantId,
+        grant: &Grant,
+        pairing: Option<Arc<Pairing>>,
+    ) {
         if self.course.state().is_terminal() {
             return; // it has been told, or will be when everything has settled
         }
@@ -94,11 +101,6 @@ impl SenderSession {
             let party = destination.joined.party;
             let fault = Fault::new(ErrorKind::Protocol, "granted twice");
             self.course.fail(now, fault, Origin::Peer(party));
-            return self.conclude(now);
-        }
-        if let Some(part) = grant.share.as_ref().and_then(|share| share.unsupported()) {
-            let fault = Fault::new(ErrorKind::Layout, format!("a share of {part} is not supported"));
-            self.course.fail_here(now, fault);
             return self.conclude(now);
         }
         destination.lent = Some(Lent::new(grant, pairing));

@@ -25,17 +25,16 @@ pub(crate) fn run(input: &[u8]) {
         shape.is_ok()
     });
     let (source, destination) = (Arc::new(source), Arc::new(destination));
-    let Ok(pairing) = Pairing::new(source.clone(), destination.clone()) else { return };
+    let share = if draw.yes() { Share::WHOLE } else { share(&mut draw) };
+    let Ok(pairing) = Pairing::of(source.clone(), destination.clone(), &share) else { return };
     assert_eq!(fits, [true; 2], "a description that cannot be right was paired");
     let pairing = Arc::new(pairing);
-    let shares = [share(&mut draw), Share::WHOLE];
     while !draw.is_empty() {
         let [ours, theirs] = [&source, &destination].map(|layout| pages(&mut draw, layout));
         let piece = piece(&mut draw, &pairing);
         resolve(&pairing, &piece, &ours, &theirs);
-        let share = draw.pick(&shares);
         let tokens = draw.range();
-        admit(&pairing, &destination, share, tokens, &piece, theirs);
+        admit(&pairing, &destination, tokens, &piece, theirs);
         cut(&mut draw, &pairing, piece);
     }
 }
@@ -124,6 +123,7 @@ fn variant(draw: &mut Draw<'_>, layout: &PoolLayout) -> PoolLayout {
             _ => {}
         }
     }
+    convert(draw, &mut other);
     match draw.below(16) {
         0 => other.groups[0].items = draw.u32(),
         1 => other.groups.reverse(),
@@ -135,12 +135,39 @@ fn variant(draw: &mut Draw<'_>, layout: &PoolLayout) -> PoolLayout {
     other
 }
 
+/// At times in pages of another size, and in another order.
+fn convert(draw: &mut Draw<'_>, layout: &mut PoolLayout) {
+    for group in 0..layout.groups.len() {
+        let GroupKind::Paged { page_tokens } = layout.groups[group].kind else { continue };
+        let tokens = match draw.below(4) {
+            0 => page_tokens.saturating_mul(2),
+            1 => 1,
+            _ => continue,
+        };
+        layout.groups[group].kind = GroupKind::Paged { page_tokens: tokens };
+        for entry in layout.entries.iter_mut().filter(|entry| usize::from(entry.group.0) == group) {
+            entry.item_bytes =
+                (entry.item_bytes / u64::from(page_tokens.max(1))).saturating_mul(tokens.into());
+            entry.item_stride = entry.item_stride.max(entry.item_bytes);
+            if matches!(entry.order, ItemOrder::HeadMajor { .. }) && draw.yes() {
+                entry.order = ItemOrder::TokenMajor;
+            }
+        }
+    }
+}
+
 fn share(draw: &mut Draw<'_>) -> Share {
     let mut share = Share::WHOLE;
     share.layers = draw.maybe(Draw::range);
     share.heads = draw.maybe(|draw| HeadSpan { first: draw.u32(), count: draw.u32(), total: draw.u32() });
-    if draw.below(4) == 0 {
-        share.source = TokenShard { granule: draw.u32(), step: draw.u32(), phase: draw.u32() };
+    for shard in [&mut share.source, &mut share.destination] {
+        *shard = match draw.below(8) {
+            0 => TokenShard { granule: draw.u32(), step: draw.u32(), phase: draw.u32() },
+            1 | 2 => {
+                TokenShard { granule: 1 + draw.u32() % 9, step: 1 + draw.u32() % 5, phase: draw.u32() % 5 }
+            }
+            _ => TokenShard::WHOLE,
+        };
     }
     share
 }
@@ -208,12 +235,11 @@ fn inside(extents: &[Extent], bytes: u64) {
 fn admit(
     pairing: &Arc<Pairing>,
     destination: &PoolLayout,
-    share: Share,
     tokens: Range<u32>,
     piece: &Piece,
     lent: Vec<(GroupId, PageList)>,
 ) {
-    let admission = Admission::new(pairing.clone(), share, tokens, lent.clone().into());
+    let admission = Admission::new(pairing.clone(), tokens, lent.clone().into());
     let Ok(bytes) = admission.bytes(piece) else { return };
     if bytes > LOOK_BYTES {
         return;
@@ -265,19 +291,21 @@ fn within_pages(
 fn cut(draw: &mut Draw<'_>, pairing: &Pairing, rectangle: Piece) {
     let max_bytes = draw.u64();
     let mut pieces = Pieces::new(rectangle.clone());
+    let is_dealt = !pairing.share().source.is_whole() || !pairing.share().destination.is_whole();
     let mut at = (rectangle.pairs.start, rectangle.positions.start);
     for _ in 0..64 {
         let Some(piece) = pieces.next(pairing, max_bytes) else {
-            let is_whole = at.0 >= rectangle.pairs.end || rectangle.positions.is_empty();
+            let left = Piece { pairs: at.0..rectangle.pairs.end, positions: at.1..rectangle.positions.end };
+            let is_whole = left.pairs.is_empty() || left.positions.is_empty() || pairing.bytes(&left) == 0;
             assert!(is_whole, "the pieces of {rectangle:?} end at {at:?}");
             return;
         };
         let Piece { pairs, positions } = &piece;
-        assert_eq!((pairs.start, positions.start), at, "{piece:?} of {rectangle:?}");
+        // Where tokens are dealt out, the rest of a pair may have none of them.
+        let is_next = (pairs.start, positions.start) == at;
+        assert!(is_next || is_dealt && pairs.start > at.0, "{piece:?} of {rectangle:?}");
         assert!(pairs.start < pairs.end && pairs.end <= rectangle.pairs.end);
         assert!(positions.start < positions.end && positions.end <= rectangle.positions.end);
-        let is_one = pairs.end - pairs.start == 1;
-        assert!(is_one || positions.end == rectangle.positions.end, "{piece:?}");
         at = match positions.end == rectangle.positions.end {
             true => (pairs.end, rectangle.positions.start),
             false => (pairs.start, positions.end),

@@ -2,7 +2,9 @@
 
 use super::draw::Draw;
 use bytes::Bytes;
-use kvferry::layout::{HeadSpan, PageList, Pairing, PoolEntry, PoolLayout, Role, Share};
+use kvferry::layout::{
+    HeadSpan, Mismatch, PageList, Pairing, PoolEntry, PoolLayout, Role, Share, TokenShard,
+};
 use kvferry::session::{Action, Session};
 use kvferry::wire::{Cause, Done, Frame, Grant, Kind, Offer, RoomFrame, Status};
 use kvferry::{
@@ -58,9 +60,9 @@ pub(crate) fn patience(deadlines: &Deadlines) -> Duration {
 }
 
 /// Two pools: two layers of 4 tokens a page, and rows.
-pub(crate) fn pairing() -> Arc<Pairing> {
-    static PAIRING: OnceLock<Arc<Pairing>> = OnceLock::new();
-    let pool = || {
+pub(crate) fn pairing(share: &Share) -> Result<Arc<Pairing>, Mismatch> {
+    static POOL: OnceLock<Arc<PoolLayout>> = OnceLock::new();
+    let pool = POOL.get_or_init(|| {
         let mut layout = PoolLayout::new();
         let kv = layout.paged("kv", 4, 16);
         let aux = layout.rows("aux", 4);
@@ -70,8 +72,8 @@ pub(crate) fn pairing() -> Arc<Pairing> {
         }
         layout.push(PoolEntry::new(aux, Role::Aux(0), RegionId(2), 8));
         Arc::new(layout)
-    };
-    PAIRING.get_or_init(|| Arc::new(Pairing::new(pool(), pool()).expect("equal pools"))).clone()
+    });
+    Pairing::of(pool.clone(), pool.clone(), share).map(Arc::new)
 }
 
 pub(crate) fn fault(kind: ErrorKind) -> Fault {
@@ -90,6 +92,12 @@ pub(crate) fn share(draw: &mut Draw<'_>) -> Option<Share> {
     share.layers = layers;
     if draw.below(32) == 0 {
         share.heads = Some(HeadSpan { first: draw.u32(), count: draw.u32(), total: draw.u32() });
+    }
+    for shard in [&mut share.source, &mut share.destination] {
+        if draw.below(8) == 0 {
+            *shard =
+                TokenShard { granule: 1 + draw.u32() % 4, step: 1 + draw.u32() % 3, phase: draw.u32() % 3 };
+        }
     }
     Some(share)
 }

@@ -72,7 +72,10 @@ pub(crate) fn run(input: &[u8]) {
                 // As it comes off the wire.
                 let frame = RoomFrame::Grant(grant.clone());
                 if Frame::decode(&Frame::Room { id, frame }.encode()).is_ok() {
-                    bed.session.grant(now, link, id, &grant, rooms::pairing());
+                    match grant.share.as_ref().map(rooms::pairing).transpose() {
+                        Ok(pairing) => bed.session.grant(now, link, id, &grant, pairing),
+                        Err(_) => bed.session.fail(now, rooms::fault(ErrorKind::Layout)),
+                    }
                 }
             }
             4 if !is_down => {

@@ -2,7 +2,7 @@
 
 use super::draw::Draw;
 use super::{data_header, sealed};
-use kvferry::layout::{Admission, PageList, Pairing, PoolEntry, PoolLayout, Role, Share};
+use kvferry::layout::{Admission, PageList, Pairing, PoolEntry, PoolLayout, Role};
 use kvferry::memory::HostBuffer;
 use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use kvferry::transport::{Event, Transport, Wait};
@@ -65,7 +65,7 @@ impl Bed {
         let grant = GrantId { room: Room(7), attempt: Attempt(0), generation: Generation(1) };
         let lent: Arc<[_]> = [(GroupId(0), PageList::new(0, LENT.to_vec()))].into();
         let tokens = 0..PAGE_TOKENS * 3;
-        let admission = Admission::new(self.pairing.clone(), Share::WHOLE, tokens, lent);
+        let admission = Admission::new(self.pairing.clone(), tokens, lent);
         self.transport.admit(link, grant, Arc::new(admission));
         let (mut said, mut revokes) = (Vec::new(), 0);
         for _ in 0..32 {
