@@ -1,5 +1,6 @@
 //! Rules of this repository that the compiler can't hold, each with a test that it can be broken.
 
+mod guarantees;
 mod layers;
 mod manifest;
 mod paths;
