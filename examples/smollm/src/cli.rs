@@ -166,6 +166,9 @@ pub(crate) struct Run {
     /// Prompt tokens computed at a time
     #[arg(long, value_name = "N", default_value = "256")]
     pub(crate) chunk_tokens: NonZeroUsize,
+    /// Send each layer of a chunk as soon as it is computed, not the chunk at its end
+    #[arg(long)]
+    pub(crate) layerwise: bool,
     /// Chooses the places of the pages, others on each side
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,

@@ -123,8 +123,10 @@ impl Child {
             command.arg(name).arg(value.to_string());
         }
         command.arg("--seed").arg(seed.to_string());
-        if run.past_end {
-            command.arg("--past-end");
+        for (name, is_set) in [("--past-end", run.past_end), ("--layerwise", run.layerwise)] {
+            if is_set {
+                command.arg(name);
+            }
         }
         let mut process = command
             .stdin(Stdio::piped())

@@ -22,19 +22,34 @@ pub struct Chunk<'a> {
     pub last: bool,
 }
 
-/// Runs the model on the prompt, `chunk_tokens` at a time, and calls `on_chunk` after each. Returns the first
-/// generated token; it is not in the pages yet.
+/// What prefill has got done.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third thing to wait for")]
+pub enum Progress<'a> {
+    /// The keys and values of one layer are in their pages.
+    Layer {
+        /// Positions of the tokens.
+        tokens: Range<usize>,
+        /// The layer.
+        layer: usize,
+    },
+    /// Those of all layers are.
+    Chunk(Chunk<'a>),
+}
+
+/// Runs the model on the prompt, `chunk_tokens` at a time, and calls `on_progress` after each layer and after
+/// each chunk. Returns the first generated token; it is not in the pages yet.
 ///
 /// Chunks need not end at a page border. The result depends on the tokens and the chunk size alone.
 ///
 /// # Errors
-/// An empty prompt, an error of [`Model::forward`] or of `on_chunk`.
+/// An empty prompt, an error of [`Model::forward`] or of `on_progress`.
 pub fn prefill(
     model: &Model,
     sequence: &mut Sequence,
     prompt: &[u32],
     chunk_tokens: NonZeroUsize,
-    mut on_chunk: impl FnMut(Chunk<'_>) -> Result<()>,
+    mut on_progress: impl FnMut(Progress<'_>) -> Result<()>,
 ) -> Result<u32> {
     let mut state = None;
     let mut finished = sequence.tokens() / sequence.pool().geometry().page_tokens;
@@ -43,17 +58,20 @@ pub fn prefill(
         let (chunk, after) = rest.split_at(chunk_tokens.get().min(rest.len()));
         rest = after;
         let start = sequence.tokens();
-        state = Some(model.forward(chunk, sequence)?);
+        let tokens = start..start + chunk.len();
+        state = Some(model.forward_by_layer(chunk, sequence, |layer| {
+            on_progress(Progress::Layer { tokens: tokens.clone(), layer })
+        })?);
         let last = rest.is_empty();
         let geometry = sequence.pool().geometry();
         let end = sequence.tokens();
         let until = if last { geometry.pages_for(end) } else { end / geometry.page_tokens };
-        on_chunk(Chunk {
-            tokens: start..end,
+        on_progress(Progress::Chunk(Chunk {
+            tokens,
             finished: finished..until,
             pages: &sequence.pages()[finished..until],
             last,
-        })?;
+        }))?;
         finished = until;
     }
     greedy(&model.logits(&state.context("empty prompt")?)?)

@@ -99,6 +99,20 @@ impl Model {
     /// No tokens, more than the context or the pages have room for, pages lent to a writer, a token outside
     /// the vocabulary, or a sequence of another model's pool.
     pub fn forward(&self, tokens: &[u32], sequence: &mut Sequence) -> Result<Tensor> {
+        self.forward_by_layer(tokens, sequence, |_| Ok(()))
+    }
+
+    /// As [`Model::forward`], and calls `on_layer` with the number of each layer whose keys and values of
+    /// these tokens are in their pages.
+    ///
+    /// # Errors
+    /// As [`Model::forward`], and an error of `on_layer`.
+    pub fn forward_by_layer(
+        &self,
+        tokens: &[u32],
+        sequence: &mut Sequence,
+        mut on_layer: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Tensor> {
         let start = sequence.tokens();
         let geometry = sequence.pool().geometry();
         ensure!(!tokens.is_empty(), "no tokens to run the model on");
@@ -120,6 +134,7 @@ impl Model {
         let mut state = self.embedding.index_select(&Tensor::new(tokens, &Device::Cpu)?, 0)?;
         for (layer, block) in self.blocks.iter().enumerate() {
             state = block.forward(&state, layer, &place, sequence)?;
+            on_layer(layer)?;
         }
         sequence.advance(tokens.len())?;
         let last = state.narrow(0, tokens.len() - 1, 1)?.contiguous()?;

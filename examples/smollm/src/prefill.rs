@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use kvferry::{Accepted, Chunk, Engine, EngineBuilder, Finish, GroupId, KVPoll, KVSender, Room, RoomOptions};
 
-use crate::generate;
+use crate::generate::{self, Progress};
 use crate::memory::{self, Lent};
 use crate::model::Model;
 use crate::now;
@@ -22,6 +22,8 @@ pub struct Prefill {
     pool: Arc<PagePool>,
     engine: Engine,
     kv: GroupId,
+    /// Whether each layer is sent as soon as it is known.
+    by_layer: bool,
 }
 
 /// A prompt whose room is open.
@@ -30,8 +32,8 @@ pub struct Outgoing {
     lent: Lent<KVSender>,
     prompt: Vec<u32>,
     opened: Instant,
-    /// The last chunk: when it was given, counted from `opened`, and its tokens.
-    last: Option<(Duration, Range<usize>)>,
+    /// What was given last: when, counted from `opened`, and its bytes.
+    last: Option<(Duration, usize)>,
 }
 
 /// What computing a prompt gave.
@@ -54,9 +56,9 @@ pub struct Computed {
 pub struct Sent {
     /// Bytes of KV.
     pub bytes: u64,
-    /// Bytes of its last chunk.
+    /// Bytes of what was given last: a chunk, or a layer of it.
     pub last_bytes: usize,
-    /// Time from giving the last chunk until its last write was settled.
+    /// Time from giving that until its last write was settled.
     pub last_time: Duration,
 }
 
@@ -68,7 +70,13 @@ impl Prefill {
     pub fn start(builder: EngineBuilder, model: Arc<Model>, pool: Arc<PagePool>) -> Result<Self> {
         let engine = builder.build()?;
         let kv = memory::register(&engine, &pool)?;
-        Ok(Self { model, pool, engine, kv })
+        Ok(Self { model, pool, engine, kv, by_layer: false })
+    }
+
+    /// Sends each layer of a chunk as soon as it is computed, not the whole chunk at its end.
+    pub fn layer_by_layer(mut self, by_layer: bool) -> Self {
+        self.by_layer = by_layer;
+        self
     }
 
     /// Opens a room for a prompt.
@@ -101,21 +109,34 @@ impl Prefill {
         let Outgoing { lent, prompt, opened, last } = room;
         let (sequence, sender) = lent.parts();
         let pages = sequence.pages().to_vec();
-        let page_tokens = self.pool.geometry().page_tokens;
+        let geometry = *self.pool.geometry();
         let start = now();
         let mut chunks = 0;
-
-        let first = generate::prefill(&self.model, sequence, prompt, chunk_tokens, |chunk| {
-            let generate::Chunk { tokens, .. } = chunk;
+        let mut send = |tokens: Range<usize>, layer: Option<usize>| -> Result<()> {
             // A page that ends inside a chunk and goes on in the next is named in both.
-            let named = &pages[tokens.start / page_tokens..tokens.end.div_ceil(page_tokens)];
-            *last = Some((now() - *opened, tokens.clone()));
+            let named =
+                &pages[tokens.start / geometry.page_tokens..tokens.end.div_ceil(geometry.page_tokens)];
+            let bytes = geometry.kv_bytes(tokens.len());
+            *last = Some((now() - *opened, layer.map_or(bytes, |_| bytes / geometry.layers)));
             let tokens = u32::try_from(tokens.start)?..u32::try_from(tokens.end)?;
-            let taken = sender.send(Chunk::new(tokens).pages(self.kv, named))?;
-            ensure!(taken == Accepted::Queued, "room has ended");
-            chunks += 1;
+            let mut chunk = Chunk::new(tokens).pages(self.kv, named);
+            if let Some(layer) = layer {
+                let layer = u32::try_from(layer)?;
+                chunk = chunk.layers(layer..layer + 1);
+            }
+            ensure!(sender.send(chunk)? == Accepted::Queued, "room has ended");
             Ok(())
-        })?;
+        };
+
+        let first =
+            generate::prefill(&self.model, sequence, prompt, chunk_tokens, |progress| match progress {
+                Progress::Layer { tokens, layer } if self.by_layer => send(tokens, Some(layer)),
+                Progress::Layer { .. } => Ok(()),
+                Progress::Chunk(generate::Chunk { tokens, .. }) => {
+                    chunks += 1;
+                    if self.by_layer { Ok(()) } else { send(tokens, None) }
+                }
+            })?;
         let payload = FirstToken(first).encode();
         sender.finish(Finish::new(u32::try_from(prompt.len())?).payload(&payload))?;
 
@@ -149,14 +170,10 @@ impl Outgoing {
     /// # Errors
     /// The transfer failed, or has not ended after `limit`.
     pub fn wait(self, limit: Duration) -> Result<Sent> {
-        let (given, tokens) = self.last.unwrap_or_default();
-        let (sequence, sender) = self.lent.take_back(self.prompt.len(), limit)?;
+        let (given, last_bytes) = self.last.unwrap_or_default();
+        let (_, sender) = self.lent.take_back(self.prompt.len(), limit)?;
         let stats = sender.stats();
         let settled = stats.last_byte.context("no byte was sent")?;
-        Ok(Sent {
-            bytes: stats.bytes,
-            last_bytes: sequence.pool().geometry().kv_bytes(tokens.len()),
-            last_time: settled.saturating_sub(given),
-        })
+        Ok(Sent { bytes: stats.bytes, last_bytes, last_time: settled.saturating_sub(given) })
     }
 }

@@ -113,7 +113,7 @@ pub enum Event {
         room: u64,
         /// Bytes of KV.
         bytes: u64,
-        /// Bytes of the last chunk.
+        /// Bytes of what was handed over last: a chunk, or a layer of it.
         last_bytes: usize,
         /// Time from the end of its computation until it was sent.
         last_seconds: f64,

@@ -27,8 +27,8 @@ pub(crate) fn run(Single { prompt, run }: &Single) -> Result<Outcome> {
 
         let start = now();
         let mut chunks = 0;
-        let first = generate::prefill(&model, &mut sequence, &prompt, run.chunk_tokens, |_| {
-            chunks += 1;
+        let first = generate::prefill(&model, &mut sequence, &prompt, run.chunk_tokens, |progress| {
+            chunks += usize::from(matches!(progress, generate::Progress::Chunk(_)));
             Ok(())
         })?;
         let prefilled = now();

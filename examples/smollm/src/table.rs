@@ -40,7 +40,11 @@ pub(crate) fn rows(answer: &Answer) -> String {
     }
     if let Some((bytes, time)) = answer.last_chunk {
         let rate = rate(bytes, time);
-        row("transfer rate", format!("{rate:.2} GB/s, last chunk of {:.1} MB", megabytes(bytes as f64)));
+        row("transfer rate", format!("{rate:.2} GB/s, last {:.1} MB", megabytes(bytes as f64)));
+        if answer.kv_bytes > 0 {
+            let early = 1.0 - bytes as f64 / answer.kv_bytes as f64;
+            row("sent while computing", format!("{:.1}% of the KV", early * 100.0));
+        }
     }
     if let Some(time) = answer.generation {
         let steps = answer.tokens.len().saturating_sub(1);

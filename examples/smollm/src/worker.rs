@@ -36,6 +36,7 @@ pub(crate) fn pages(texts: &[String], tokens: usize, page_tokens: usize) -> usiz
 pub(crate) fn prefill(options: &Worker) -> Result<Outcome> {
     let Setup { requests, sink, model, text, pool } = Setup::new(options, Side::Prefill)?;
     let side = Prefill::start(builder(PREFILL, &options.link)?, model, pool)?;
+    let side = side.layer_by_layer(options.run.layerwise);
     let tell = |event| sink.tell(Side::Prefill, event);
     tell(Event::Ready);
     thread::scope(|scope| {

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::{ptr, thread};
 
-use kvferry_smollm::generate::{Chunk, decode, prefill};
+use kvferry_smollm::generate::{Chunk, Progress, decode, prefill};
 use kvferry_smollm::model::Model;
 use kvferry_smollm::pool::{Kind, Lending, PagePool, Sequence};
 use tiny::{CONFIG, model};
@@ -79,21 +79,24 @@ fn chunks_cover_the_prompt_and_finish_each_page_once() {
     let model = model();
     let mut sequence = sequence(4, 1);
     let numbers = sequence.pages().to_vec();
-    let (mut tokens, mut pages, mut lasts) = (0, 0, 0);
-    prefill(
-        &model,
-        &mut sequence,
-        &prompt(),
-        chunk(6),
-        |Chunk { tokens: done, finished, pages: new, last, .. }| {
-            assert_eq!(done.start, tokens);
-            assert_eq!(finished.start, pages);
-            assert_eq!(new, &numbers[finished.clone()]);
-            assert!(last || finished.end == done.end / 4);
-            (tokens, pages, lasts) = (done.end, finished.end, lasts + usize::from(last));
-            Ok(())
-        },
-    )
+    let (mut tokens, mut pages, mut lasts, mut layers) = (0, 0, 0, 0);
+    prefill(&model, &mut sequence, &prompt(), chunk(6), |progress| {
+        match progress {
+            Progress::Layer { tokens: done, layer } => {
+                assert_eq!((done.start, layer), (tokens, layers));
+                layers += 1;
+            }
+            Progress::Chunk(Chunk { tokens: done, finished, pages: new, last, .. }) => {
+                assert_eq!((done.start, layers), (tokens, CONFIG.layers));
+                assert_eq!(finished.start, pages);
+                assert_eq!(new, &numbers[finished.clone()]);
+                assert!(last || finished.end == done.end / 4);
+                (tokens, pages, lasts) = (done.end, finished.end, lasts + usize::from(last));
+                layers = 0;
+            }
+        }
+        Ok(())
+    })
     .unwrap();
     assert_eq!((tokens, pages, lasts), (PROMPT_TOKENS, PROMPT_TOKENS.div_ceil(4), 1));
 }

@@ -21,8 +21,15 @@ use tiny::{CONFIG, model, prompt};
 fn a_split_run_gives_identical_tokens() {
     for network in [Network::Local, Network::Tcp] {
         for page_tokens in [1, 5, 16] {
-            let (prefill, decode) = pair(network, page_tokens);
-            for (room, chunk_tokens) in [(1, 7), (2, 16), (3, PROMPT_TOKENS)] {
+            let (mut prefill, decode) = pair(network, page_tokens);
+            for (room, chunk_tokens, by_layer) in [
+                (1, 7, false),
+                (2, 16, false),
+                (3, PROMPT_TOKENS, false),
+                (4, 7, true),
+                (5, PROMPT_TOKENS, true),
+            ] {
+                prefill = prefill.layer_by_layer(by_layer);
                 let prompt = prompt(PROMPT_TOKENS);
                 let incoming = decode.open(Room(room), from_prefill(), prompt.len(), LIMIT).unwrap();
                 let mut outgoing = prefill.open(Room(room), prompt.clone()).unwrap();
@@ -31,6 +38,9 @@ fn a_split_run_gives_identical_tokens() {
                 let received = incoming.wait(PATIENCE).unwrap();
                 let sent = outgoing.wait(PATIENCE).unwrap();
                 let bytes = prefill.pool().geometry().kv_bytes(PROMPT_TOKENS) as u64;
+                if by_layer {
+                    assert!(sent.last_bytes as u64 * CONFIG.layers as u64 <= bytes, "{sent:?}");
+                }
                 assert_eq!((sent.bytes, received.stats.bytes), (bytes, bytes));
                 assert_eq!(received.first, computed.first);
                 let tokens = decode.generate(received, LIMIT, None, |_| Ok(())).unwrap();
