@@ -15,6 +15,7 @@ use crate::session::Lent;
 use crate::wire::{MAX_PAGES, Offer};
 use bytes::Bytes;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -171,6 +172,24 @@ impl KVReceiver {
         self.handle.wait_for(false, move |slot| {
             let over = slot.poll().is_terminal();
             let ready = slot.ready_tokens() >= tokens;
+            (ready || over).then_some(ready)
+        })
+    }
+
+    /// Completes when at least `tokens` are in place in each of these global layers (true), so that work on
+    /// them can begin, or the transfer has ended before that (false).
+    pub fn wait_layers(
+        &self,
+        layers: Range<u32>,
+        tokens: u32,
+    ) -> impl Future<Output = bool> + Send + 'static {
+        self.handle.wait_for(false, move |slot| {
+            let over = slot.poll().is_terminal();
+            let ready = slot.ready_tokens() >= tokens
+                || slot.details(|details| {
+                    let asked = details.layers_ready.iter().filter(|(layer, _)| layers.contains(layer));
+                    asked.clone().next().is_some() && asked.clone().all(|(_, ready)| *ready >= tokens)
+                });
             (ready || over).then_some(ready)
         })
     }

@@ -38,6 +38,7 @@ engines! {
     rooms:
         a_chunked_prompt_arrives_byte_for_byte
         held_tokens_are_not_moved_and_rows_are
+        layers_can_be_used_as_they_come_in_any_order
         a_fully_cached_prompt_moves_nothing_but_its_payload
         an_abort_reaches_the_other_end_with_its_reason
         a_room_number_has_one_live_use

@@ -1,9 +1,11 @@
 //! Rooms from both ends.
 
-use crate::bed::{CANARY, Network, Node, PATIENCE, block_on};
+use crate::bed::{CANARY, Network, Node, PAGE_BYTES, PATIENCE, block_on};
+use kvferry::memory::Mark;
 use kvferry::{
     Accepted, Chunk, Config, Engine, ErrorKind, Finish, Grant, KVPoll, Place, Release, UsageError,
 };
+use std::ops::Range;
 
 pub(crate) fn a_chunked_prompt_arrives_byte_for_byte(network: &Network) {
     let (prefill, decode) = (network.node("prefill", 64), network.node("decode", 64));
@@ -39,6 +41,32 @@ pub(crate) fn held_tokens_are_not_moved_and_rows_are(network: &Network) {
     let page = decode.pools[0].to_vec(22 * 128, 64);
     assert!(page.iter().all(|byte| *byte == CANARY), "the held half of a page was written");
     assert_eq!(decode.first_wrong(5, &[0, 1, 22, 21, 20][2..], 10..20), None);
+}
+
+pub(crate) fn layers_can_be_used_as_they_come_in_any_order(network: &Network) {
+    let (prefill, decode) = (network.node("prefill", 8), network.node("decode", 8));
+    prefill.fill(3, &[4, 5]);
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    decode.lend(&receiver, 0..8, &[0, 1]);
+    let layers = |layers: Range<u32>| Chunk::new(0..8).layers(layers).pages(prefill.kv, &[4, 5]);
+    sender.send(layers(2..3)).unwrap();
+    let (mark, computed) = Mark::host();
+    sender.send(layers(0..2).ready(&mark)).unwrap();
+    assert!(block_on(receiver.wait_layers(2..3, 8)));
+    assert_eq!(
+        (receiver.ready_tokens_of(2), receiver.ready_tokens_of(0), receiver.ready_tokens()),
+        (8, 0, 0)
+    );
+    assert_eq!(decode.pools[4].to_vec(0, 256), prefill.pools[4].to_vec(4 * PAGE_BYTES, 256));
+    computed.signal();
+    assert!(block_on(receiver.wait_layers(0..3, 8)));
+    sender.finish(Finish::new(8)).unwrap();
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
+    assert_eq!(decode.first_wrong(3, &[0, 1], 0..8), None);
+    let other = decode.receiver(2, &prefill);
+    let never = other.wait_layers(0..1, 4);
+    other.abort("nothing will come");
+    assert!(!block_on(never));
 }
 
 pub(crate) fn a_fully_cached_prompt_moves_nothing_but_its_payload(network: &Network) {
