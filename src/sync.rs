@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) use crossbeam::queue::SegQueue;
 pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::OnceLock;
+#[cfg(feature = "shm")]
+pub(crate) use std::sync::atomic::AtomicU64;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 
 /// A descriptor that is readable from `set` to `clear`. In a forked child it is the parent's, and left as it is.

@@ -8,7 +8,7 @@ use crate::layout::Extent;
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Cursor {
     extent: usize,
-    offset: u64,
+    pub(super) offset: u64,
 }
 
 /// What is left of an extent list, for the calls that move bytes.
@@ -33,6 +33,29 @@ impl Cursor {
                 return;
             }
             bytes -= left;
+            self.extent += 1;
+            self.offset = 0;
+        }
+    }
+
+    /// The extent it stands in, the next one that has bytes.
+    #[cfg(feature = "shm")]
+    pub(super) fn current<'e>(&mut self, extents: &'e [Extent]) -> Option<&'e Extent> {
+        loop {
+            let extent = extents.get(self.extent)?;
+            if self.offset < extent.len {
+                return Some(extent);
+            }
+            self.extent += 1;
+            self.offset = 0;
+        }
+    }
+
+    /// Moves on by `bytes` of the current extent, which has them.
+    #[cfg(feature = "shm")]
+    pub(super) fn step(&mut self, current: &Extent, bytes: u64) {
+        self.offset += bytes;
+        if self.offset == current.len {
             self.extent += 1;
             self.offset = 0;
         }

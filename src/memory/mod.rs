@@ -5,6 +5,10 @@
 //! - `cursor.rs`: how far an operation has come in a list of extents
 //! - `mark.rs`: readiness marks of the producer
 //! - `alloc.rs`: page-aligned process memory for pools
+//! - `shared.rs`: memory for pools that another process can map; `room.rs`: how much there may be of it
+//! - `import.rs`: memory of a peer on this host; `fetch.rs`: copies from it; `stream.rs`: the copy itself
+//! - `words.rs`: a few numbers that two processes share
+//! - `mapping.rs`: a stretch of address space, unmapped with its last owner
 //! - `host.rs`: ordinary process memory: copies
 //! - `read.rs`: checksums of pages
 //! - `socket.rs`: vectored socket calls straight from and into extents
@@ -19,17 +23,32 @@
 
 mod alloc;
 mod cursor;
+#[cfg(feature = "shm")]
+pub(crate) mod fetch;
 pub(crate) mod host;
+#[cfg(feature = "shm")]
+pub(crate) mod import;
+mod mapping;
 mod mark;
 #[cfg(feature = "tcp")]
 pub(crate) mod read;
+#[cfg(feature = "shm")]
+mod room;
+#[cfg(feature = "shm")]
+mod shared;
 #[cfg(feature = "tcp")]
 mod socket;
+#[cfg(feature = "shm")]
+mod stream;
 mod table;
+#[cfg(feature = "shm")]
+pub(crate) mod words;
 
 pub use alloc::HostBuffer;
 pub(crate) use cursor::{Body, Cursor};
 pub use mark::{HostTrigger, Mark};
+#[cfg(feature = "shm")]
+pub use shared::{Pages, SharedBuffer};
 #[cfg(feature = "tcp")]
 pub(crate) use socket::{MAX_VECTORS, SocketError, Vectors};
 pub(crate) use table::{RegionTable, Regions};
@@ -37,6 +56,7 @@ pub(crate) use table::{RegionTable, Regions};
 use crate::ids::RegionId;
 use std::any::Any;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -60,7 +80,17 @@ pub struct Region {
     kind: MemoryKind,
     base: NonNull<u8>,
     len: u64,
+    descriptor: Option<Descriptor>,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What another process can map to see the bytes of a region.
+#[derive(Clone, Debug)]
+pub(crate) struct Descriptor {
+    /// The memory's descriptor.
+    pub(crate) fd: Arc<OwnedFd>,
+    /// Where the region starts in it.
+    pub(crate) offset: u64,
 }
 
 /// Memory that cannot be used as asked.
@@ -74,6 +104,14 @@ pub enum MemoryError {
         bytes: u64,
         /// The error's number.
         code: i32,
+    },
+    /// More shared memory than there is room for. Nothing was taken.
+    #[error("{bytes} bytes of shared memory asked for, {available} available")]
+    NoRoom {
+        /// What was asked for.
+        bytes: u64,
+        /// What is left, as far as the system tells.
+        available: u64,
     },
     /// Bytes outside their region.
     #[error("{len} bytes at {offset} are outside a region of {size}")]
@@ -107,7 +145,24 @@ impl Region {
         len: u64,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Self {
-        Self { id, kind: MemoryKind::Host, base, len, _owner: owner }
+        Self { id, kind: MemoryKind::Host, base, len, descriptor: None, _owner: owner }
+    }
+
+    /// Process memory that is a mapping of `fd` from `offset` on, so that peers on this host can map it
+    /// too. They read it only, and only if it cannot shrink: a memory file needs the seal
+    /// `F_SEAL_SHRINK`. What cannot be mapped by them is treated as ordinary process memory.
+    ///
+    /// # Safety
+    /// As for [`host`](Self::host), and the mapping is shared and of this descriptor at this offset.
+    pub unsafe fn shared(
+        id: RegionId,
+        base: NonNull<u8>,
+        len: u64,
+        (fd, offset): (Arc<OwnedFd>, u64),
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        let descriptor = Some(Descriptor { fd, offset });
+        Self { id, kind: MemoryKind::Host, base, len, descriptor, _owner: owner }
     }
 
     /// Its number in its engine.
@@ -133,6 +188,12 @@ impl Region {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// What it is a mapping of, if that is known.
+    #[cfg(feature = "shm")]
+    pub(crate) fn descriptor(&self) -> Option<&Descriptor> {
+        self.descriptor.as_ref()
     }
 }
 

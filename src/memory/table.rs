@@ -59,6 +59,19 @@ impl RegionTable {
 }
 
 impl Regions {
+    /// The region with this number.
+    #[cfg(feature = "shm")]
+    pub(crate) fn get(&self, id: RegionId) -> Option<&Region> {
+        let found = self.sorted.binary_search_by_key(&id, Region::id);
+        found.ok().and_then(|at| self.sorted.get(at))
+    }
+
+    /// All of them.
+    #[cfg(feature = "shm")]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.sorted.iter()
+    }
+
     /// Checks every extent and returns their bytes.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Wake;
 
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Where some threads store and others swap, loom leaves open which came first and then shows values that
 /// are gone: its swaps do not follow at once on what they read. So a store is a swap here, which nobody
