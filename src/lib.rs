@@ -81,7 +81,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `tcp` | yes | the TCP transport |
-//! | `shm` | yes | reserved for shared memory between processes of a host |
+//! | `shm` | yes | the transport through shared memory, between processes of a host |
 //! | `bootstrap` | yes | the HTTP+JSON directory, server and client |
 //! | `sim` | no | for tests: the protocol simulator, and faults on command |
 

@@ -20,7 +20,7 @@ use crate::error::{ErrorKind, Fault};
 use crate::ids::{LinkId, Party, Rank, RegionId, Side};
 use crate::layout::Extent;
 use crate::memory::{Mark, Region};
-use crate::poll::Release;
+use crate::poll::{KVPoll, Release};
 use crate::session::{Action, Lobby, Session};
 use crate::transport::{Event, Transport, Wait};
 use std::collections::BTreeMap;
@@ -162,6 +162,9 @@ impl Core {
             self.act(key, action);
         }
         self.actions = actions;
+        if view.0 == KVPoll::Failed && view.1 != Release::Safe {
+            self.recall(key);
+        }
         self.enqueue_writes(key);
         self.rooms.arm(key);
         let shown = self.rooms.slot(key).map(|slot| (slot.poll(), slot.release()));

@@ -28,7 +28,9 @@ impl Core {
                 }
             }
             Event::Settled { link, grant, op, result } => {
-                self.hear(now, link);
+                if !matches!(result, Err(TransportError::Recalled { .. })) {
+                    self.hear(now, link);
+                }
                 let settlement = match result {
                     Ok(()) => Settlement::Landed,
                     Err(TransportError::Corrupted) => {

@@ -179,6 +179,16 @@ impl Core {
         }
     }
 
+    /// A sender has given up: what it posted is taken back where that is possible.
+    pub(super) fn recall(&mut self, (side, room): Key) {
+        let Some(sender) = self.rooms.senders.get(&room).filter(|_| side == Side::Prefill) else { return };
+        for (id, grant) in sender.session.receivers() {
+            if let Some(link) = self.links.get(&id) {
+                self.transports[link.transport].recall(id, grant);
+            }
+        }
+    }
+
     fn admit(&mut self, key: Key, id: LinkId) {
         let ours = self.our_pools();
         let (Some(room), Some(link), Some(ours)) =

@@ -3,15 +3,24 @@
 //! - `mod.rs`: the trait, its events and capabilities
 //! - `grants.rs`: admitted grants of a link and who is applying under them (two-sided transports)
 //! - `mailbox.rs`: a queue between threads with a descriptor that wakes the reader
+//! - `ticker.rs`: the passing of time, counted while something waits
 //! - `local.rs`: inside one process; the reference
+//! - `shm/`: shared memory between processes of one host
 //! - `tcp/`: control connection and data lanes over TCP
 
-#[cfg_attr(not(feature = "tcp"), expect(dead_code, reason = "only tcp asks for damaged writes again"))]
+#[cfg_attr(
+    not(any(feature = "shm", feature = "tcp")),
+    expect(dead_code, reason = "only transports with threads give writes up again")
+)]
 mod grants;
 pub mod local;
 mod mailbox;
+#[cfg(feature = "shm")]
+pub mod shm;
 #[cfg(feature = "tcp")]
 pub mod tcp;
+#[cfg(any(feature = "shm", feature = "tcp"))]
+mod ticker;
 
 use crate::ids::{GrantId, LinkId, OpId, RegionId};
 use crate::layout::{Admission, Extent, Piece};
@@ -115,6 +124,12 @@ pub enum TransportError {
     /// Memory the transport was not told about, or outside what it was told.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// This side took the write back before it was over.
+    #[error("{name}: taken back on this side")]
+    Recalled {
+        /// The transport.
+        name: &'static str,
+    },
     /// The peer does not read, and more is waiting for it than is kept; its link is closed.
     #[error("{name}: peer does not read, {waiting} bytes are waiting")]
     Stalled {
@@ -140,6 +155,14 @@ pub enum TransportError {
         bytes: u64,
         /// What is possible.
         limit: u64,
+    },
+    /// The peer, or memory that is to be moved, cannot be reached in this way; another transport may.
+    #[error("{name}: {detail}")]
+    Unreachable {
+        /// The transport.
+        name: &'static str,
+        /// What is in the way.
+        detail: String,
     },
     /// Memory that this transport cannot reach.
     #[error("{name} cannot move {kind} memory")]
@@ -290,6 +313,10 @@ pub trait Transport: Debug + Send {
     /// # Errors
     /// [`TransportError::Full`]: again after progress. Else the link or a region is not usable.
     fn write(&mut self, link: LinkId, write: &Write<'_>) -> Result<(), TransportError>;
+    /// Takes back what was posted under a grant and is not over: it settles at once as
+    /// [`Recalled`](TransportError::Recalled), and counts nowhere. For rooms that were given up. Transports
+    /// that cannot do so do nothing: such writes settle as they are over.
+    fn recall(&mut self, _link: LinkId, _grant: GrantId) {}
     /// Posts one control frame, header included; order is kept.
     ///
     /// # Errors

@@ -179,12 +179,12 @@ pub(crate) fn writes_from_unknown_memory_are_refused<F: Factory>() {
 
 pub(crate) fn many_links_do_not_mix<F: Factory>() {
     let factory = F::new();
-    let mut hub = End::new(factory.transport(), Shape::SMALL);
+    let mut hub = factory.end(Shape::SMALL);
     hub.pool.fill(CANARY);
     let mut ends: Vec<End> = Vec::new();
     let mut jobs = Vec::new();
     for number in 0..8_u32 {
-        let mut end = End::new(factory.transport(), Shape::SMALL);
+        let mut end = factory.end(Shape::SMALL);
         end.pool.fill_with_pattern(u64::from(number) + 1);
         let out = end.transport.connect(&hub.transport.local_address()).unwrap();
         let before = hub.connected().len();

@@ -10,8 +10,10 @@ mod pool;
 
 use kvferry::transport::Transport;
 use kvferry::transport::local::LocalNetwork;
+use kvferry::transport::shm::{Private, ShmConfig, ShmTransport};
 use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use pair::Factory;
+use pool::Memory;
 use std::cell::Cell;
 
 struct Local {
@@ -27,6 +29,34 @@ impl Factory for Local {
     fn transport(&self) -> Box<dyn Transport> {
         self.made.set(self.made.get() + 1);
         Box::new(self.network.endpoint(&format!("end {}", self.made.get())).unwrap())
+    }
+}
+
+/// From memory that the receiver maps.
+struct Shm;
+
+impl Factory for Shm {
+    const MEMORY: Memory = Memory::Shared;
+
+    fn new() -> Self {
+        Self
+    }
+
+    fn transport(&self) -> Box<dyn Transport> {
+        Box::new(ShmTransport::new(ShmConfig::new().private(Private::Refuse)).unwrap())
+    }
+}
+
+/// From memory that the receiver reads through the kernel.
+struct ShmRead;
+
+impl Factory for ShmRead {
+    fn new() -> Self {
+        Self
+    }
+
+    fn transport(&self) -> Box<dyn Transport> {
+        Box::new(ShmTransport::new(ShmConfig::new()).unwrap())
     }
 }
 
@@ -48,6 +78,20 @@ macro_rules! conformance {
             $($(#[test]
             fn $test() {
                 crate::pair::watched(stringify!($test), crate::$module::$test::<crate::Local>);
+            })*)*
+        }
+
+        mod shm {
+            $($(#[test]
+            fn $test() {
+                crate::pair::watched(stringify!($test), crate::$module::$test::<crate::Shm>);
+            })*)*
+        }
+
+        mod shm_read {
+            $($(#[test]
+            fn $test() {
+                crate::pair::watched(stringify!($test), crate::$module::$test::<crate::ShmRead>);
             })*)*
         }
 

@@ -1,6 +1,6 @@
 //! Two ends of a link, driven as an engine would: progress, and sleep on the descriptors only.
 
-use crate::pool::{Job, Pool, Shape};
+use crate::pool::{Job, Memory, Pool, Shape};
 use bytes::Bytes;
 use kvferry::layout::Piece;
 use kvferry::transport::{Event, Transport, TransportError, Wait, Write};
@@ -14,6 +14,15 @@ use std::time::Duration;
 pub(crate) trait Factory {
     fn new() -> Self;
     fn transport(&self) -> Box<dyn Transport>;
+    /// What its pools are made of.
+    const MEMORY: Memory = Memory::Host;
+
+    fn end(&self, shape: Shape) -> End
+    where
+        Self: Sized,
+    {
+        End::on(Self::MEMORY, self.transport(), shape)
+    }
 }
 
 /// One end, and what it was told.
@@ -96,8 +105,12 @@ fn sleep(ends: &mut [&mut End]) {
 
 impl End {
     pub(crate) fn new(transport: Box<dyn Transport>, shape: Shape) -> Self {
+        Self::on(Memory::Host, transport, shape)
+    }
+
+    pub(crate) fn on(memory: Memory, transport: Box<dyn Transport>, shape: Shape) -> Self {
         let mut transport = transport;
-        let pool = Pool::new(shape);
+        let pool = Pool::new(shape, memory);
         pool.register(&mut *transport);
         Self { transport, pool, log: Vec::new() }
     }
@@ -174,8 +187,8 @@ impl Pair {
     }
 
     pub(crate) fn of(factory: &impl Factory, shape: Shape) -> Self {
-        let sender = End::new(factory.transport(), shape);
-        let receiver = End::new(factory.transport(), shape);
+        let sender = factory.end(shape);
+        let receiver = factory.end(shape);
         Self::connect(sender, receiver)
     }
 

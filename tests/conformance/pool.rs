@@ -1,7 +1,7 @@
 //! A small pool on each side: scattered pages of an awkward size, with gaps that nobody may write.
 
 use kvferry::layout::{Admission, Extent, PageList, Pairing, Piece, PoolEntry, PoolLayout, Role};
-use kvferry::memory::HostBuffer;
+use kvferry::memory::{HostBuffer, Region, SharedBuffer};
 use kvferry::transport::Transport;
 use kvferry::{GroupId, RegionId};
 use std::sync::Arc;
@@ -10,7 +10,20 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) layout: Arc<PoolLayout>,
-    pub(crate) buffers: Vec<HostBuffer>,
+    pub(crate) buffers: Vec<Buffer>,
+}
+
+/// What pools are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    Host,
+    Shared,
+}
+
+#[derive(Debug)]
+pub(crate) enum Buffer {
+    Host(HostBuffer),
+    Shared(SharedBuffer),
 }
 
 /// Geometry shared by both sides.
@@ -41,8 +54,52 @@ impl Shape {
     pub(crate) const LARGE: Self = Self { layers: 2, pages: 128, page_bytes: 32 << 10, gap: 0 };
 }
 
+impl Buffer {
+    fn new(memory: Memory, len: u64) -> Self {
+        match memory {
+            Memory::Host => Self::Host(HostBuffer::zeroed(len).unwrap()),
+            Memory::Shared => Self::Shared(SharedBuffer::zeroed(len).unwrap()),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Host(buffer) => buffer.len(),
+            Self::Shared(buffer) => buffer.len(),
+        }
+    }
+
+    pub(crate) fn region(&self, id: RegionId) -> Region {
+        match self {
+            Self::Host(buffer) => buffer.region(id),
+            Self::Shared(buffer) => buffer.region(id),
+        }
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) {
+        match self {
+            Self::Host(buffer) => buffer.write_at(offset, bytes),
+            Self::Shared(buffer) => buffer.write_at(offset, bytes),
+        }
+    }
+
+    fn to_vec(&self, offset: u64, len: usize) -> Vec<u8> {
+        match self {
+            Self::Host(buffer) => buffer.to_vec(offset, len),
+            Self::Shared(buffer) => buffer.to_vec(offset, len),
+        }
+    }
+
+    fn fill(&self, byte: u8) {
+        match self {
+            Self::Host(buffer) => buffer.fill(byte),
+            Self::Shared(buffer) => buffer.fill(byte),
+        }
+    }
+}
+
 impl Pool {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: Shape, memory: Memory) -> Self {
         let mut layout = PoolLayout::new();
         let group = layout.paged("kv", PAGE_TOKENS, shape.pages);
         let stride = shape.page_bytes + shape.gap;
@@ -52,10 +109,10 @@ impl Pool {
                 let region = RegionId(u32::try_from(buffers.len()).unwrap());
                 let entry = PoolEntry::new(group, role, region, shape.page_bytes);
                 layout.push(entry.layer(layer).stride(stride).offset(shape.gap));
-                buffers.push(HostBuffer::zeroed(u64::from(shape.pages) * stride + shape.gap).unwrap());
+                buffers.push(Buffer::new(memory, u64::from(shape.pages) * stride + shape.gap));
             }
         }
-        let sizes: Vec<u64> = buffers.iter().map(HostBuffer::len).collect();
+        let sizes: Vec<u64> = buffers.iter().map(Buffer::len).collect();
         layout.check(|region| sizes.get(region.0 as usize).copied()).unwrap();
         Self { layout: Arc::new(layout), buffers }
     }

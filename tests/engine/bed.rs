@@ -4,6 +4,8 @@ use kvferry::layout::{HeadSpan, PoolEntry, PoolLayout, Role};
 use kvferry::memory::HostBuffer;
 use kvferry::transport::Transport;
 use kvferry::transport::local::LocalNetwork;
+#[cfg(feature = "shm")]
+use kvferry::transport::shm::{ShmConfig, ShmTransport};
 #[cfg(feature = "tcp")]
 use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use kvferry::{
@@ -34,6 +36,8 @@ pub(crate) struct Node {
 /// What joins the engines of a test.
 pub(crate) enum Network {
     Local(LocalNetwork),
+    #[cfg(feature = "shm")]
+    Shm,
     #[cfg(feature = "tcp")]
     Tcp,
 }
@@ -63,6 +67,8 @@ impl Network {
     pub(crate) fn transport(&self, name: &str) -> Box<dyn Transport> {
         match self {
             Self::Local(network) => Box::new(network.endpoint(name).unwrap()),
+            #[cfg(feature = "shm")]
+            Self::Shm => Box::new(ShmTransport::new(ShmConfig::new()).unwrap()),
             #[cfg(feature = "tcp")]
             Self::Tcp => Box::new(TcpTransport::new(TcpConfig::new()).unwrap()),
         }
@@ -73,6 +79,12 @@ impl Network {
         match self {
             Self::Local(network) => {
                 Box::new(network.endpoint(std::str::from_utf8(address).unwrap()).unwrap())
+            }
+            #[cfg(feature = "shm")]
+            Self::Shm => {
+                // Version and host come before the name.
+                let name = std::str::from_utf8(&address[17..]).unwrap();
+                Box::new(ShmTransport::new(ShmConfig::new().name(name)).unwrap())
             }
             #[cfg(feature = "tcp")]
             Self::Tcp => {

@@ -20,6 +20,14 @@ macro_rules! engines {
             })*)*
         }
 
+        #[cfg(feature = "shm")]
+        mod shm {
+            $($(#[test]
+            fn $test() {
+                crate::$module::$test(&crate::bed::Network::Shm);
+            })*)*
+        }
+
         #[cfg(feature = "tcp")]
         mod tcp {
             $($(#[test]

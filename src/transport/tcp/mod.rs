@@ -17,7 +17,7 @@
 //! - `arrivals.rs`, `dial.rs`, `hello.rs`: connections before they are a link, of either direction
 //! - `control.rs`: the control connection
 //! - `worker.rs`, `inbound.rs`, `outbound.rs`, `note.rs`: the lanes
-//! - `address.rs`, `resolver.rs`, `sockets.rs`, `ticker.rs`: addresses, names, sockets, time limits
+//! - `address.rs`, `resolver.rs`, `sockets.rs`: addresses, names, sockets
 //! - `probe.rs`: decoders for fuzzers
 
 mod address;
@@ -35,13 +35,13 @@ mod outbound;
 pub mod probe;
 mod resolver;
 mod sockets;
-mod ticker;
 mod worker;
 
 pub use config::{Integrity, TcpConfig};
 
 use super::grants::Revoking;
 use super::mailbox::Mailbox;
+use super::ticker::{Run, Ticker};
 use super::{Caps, Event, Transport, TransportError, Wait, Write, WriteModel};
 use crate::address::{Host, HostPort};
 use crate::home::Home;
@@ -60,7 +60,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use ticker::{Run, Ticker};
 use worker::{Command, Ending, News, Settled, Worker};
 
 /// Moves pages over TCP, straight from and into the pools.

@@ -2,9 +2,12 @@
 
 #[path = "../../../../src/transport/grants.rs"]
 mod grants;
+#[path = "../../../../src/transport/shm/lease.rs"]
+mod lease;
 #[path = "../../../../src/transport/mailbox.rs"]
 mod mailbox;
 
+mod lending;
 mod mailing;
 mod revoking;
 
