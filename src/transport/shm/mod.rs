@@ -358,7 +358,13 @@ impl ShmTransport {
     fn hear(&mut self, news: News, events: &mut Vec<Event>) {
         match news {
             News::Broken { link, error } => self.broken(link, error),
-            News::Landed { link, grant, op, bytes } => events.push(Event::Landed { link, grant, op, bytes }),
+            News::Landed { link, grant, op, bytes } => {
+                // It may have been copied before a revocation and be told after it: too late to count.
+                let inbound = self.links.get(&link).and_then(|open| open.inbound.as_ref());
+                if inbound.is_some_and(|inbound| inbound.grants.is_admitted(grant)) {
+                    events.push(Event::Landed { link, grant, op, bytes });
+                }
+            }
             News::Over { link, number } => self.count_over(link, number, events),
             News::Refused { link, grant, detail } => events.push(Event::Refused { link, grant, detail }),
             News::Revoked { link, grant } => events.push(Event::Revoked { link, grant }),
