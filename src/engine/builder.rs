@@ -26,6 +26,7 @@ use std::time::Duration;
 pub struct EngineBuilder {
     place: Place,
     model: String,
+    any_model: bool,
     config: Config,
     directory: Option<Arc<dyn Directory>>,
     transports: Vec<Box<dyn Transport>>,
@@ -37,6 +38,7 @@ impl EngineBuilder {
         Self {
             place,
             model: String::new(),
+            any_model: false,
             config: Config::default(),
             directory: None,
             transports: Vec::new(),
@@ -44,10 +46,18 @@ impl EngineBuilder {
         }
     }
 
-    /// The model served; peers that name another are refused.
+    /// The model served; peers that name another are refused, unless [`any_model`](Self::any_model) is
+    /// called.
     #[must_use]
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.model = model.into();
+        self
+    }
+
+    /// Works with peers whatever model they name, if they do the same; pools are compared all the same.
+    #[must_use]
+    pub fn any_model(mut self) -> Self {
+        self.any_model = true;
         self
     }
 
@@ -91,7 +101,7 @@ impl EngineBuilder {
     /// # Errors
     /// The configuration cannot work, there is no transport, or the system refuses a descriptor or thread.
     pub fn build(self) -> Result<Engine, BuildError> {
-        let Self { place, model, config, directory, transports, is_manual } = self;
+        let Self { place, model, any_model, config, directory, transports, is_manual } = self;
         config.check()?;
         if transports.is_empty() {
             return Err(BuildError::NoTransport);
@@ -118,6 +128,7 @@ impl EngineBuilder {
             place,
             instance,
             model,
+            any_model,
             config,
             directory,
             inbox: Arc::new(Inbox::new().map_err(io("eventfd"))?),

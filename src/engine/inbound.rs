@@ -107,13 +107,15 @@ impl Core {
         };
         let Some(link) = self.links.get_mut(&id) else { return };
         match frame {
-            Frame::Hello(hello) if link.peer.is_none() => match Peer::introduced(&hello, &shared.model) {
-                Ok(peer) => {
-                    link.peer = Some(peer);
-                    self.introduced(shared, now, id);
+            Frame::Hello(hello) if link.peer.is_none() => {
+                match Peer::introduced(&hello, &shared.model, shared.any_model) {
+                    Ok(peer) => {
+                        link.peer = Some(peer);
+                        self.introduced(shared, now, id);
+                    }
+                    Err(fault) => self.end_link(id, fault),
                 }
-                Err(fault) => self.end_link(id, fault),
-            },
+            }
             _ if link.peer.is_none() => self.end_link(id, Fault::new(ErrorKind::Protocol, "no hello")),
             Frame::Layout(pools) => {
                 if let Err(error) = pools.layout.check_shape() {

@@ -153,8 +153,8 @@ impl Link {
 
 impl Peer {
     /// Who `hello` says it is, if this side can work with it.
-    pub(super) fn introduced(hello: &Hello, model: &str) -> Result<Self, Fault> {
-        if hello.model != model {
+    pub(super) fn introduced(hello: &Hello, model: &str, any_model: bool) -> Result<Self, Fault> {
+        if hello.model != model && !any_model {
             let detail = format!("model: {model:?} here, {:?} on rank {}", hello.model, hello.rank);
             return Err(Fault::new(ErrorKind::Layout, detail));
         }

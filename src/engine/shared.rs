@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) place: Place,
     pub(super) instance: Instance,
     pub(super) model: String,
+    /// Peers may name another model.
+    pub(super) any_model: bool,
     pub(super) config: Config,
     pub(super) directory: Option<Arc<dyn Directory>>,
     pub(super) core: Mutex<Core>,

@@ -74,6 +74,8 @@ pub struct PageGroup {
     pub kind: GroupKind,
     /// Number of pages (or rows); valid numbers are `0..items`.
     pub items: u32,
+    /// Whether peers may be without it.
+    pub is_optional: bool,
 }
 
 /// What an item of a group holds.
@@ -115,12 +117,21 @@ impl PoolLayout {
 
     /// Adds a group of `items` pages of `page_tokens` tokens each.
     pub fn paged(&mut self, name: impl Into<String>, page_tokens: u32, items: u32) -> GroupId {
-        self.add(PageGroup { name: name.into(), kind: GroupKind::Paged { page_tokens }, items })
+        let kind = GroupKind::Paged { page_tokens };
+        self.add(PageGroup { name: name.into(), kind, items, is_optional: false })
     }
 
     /// Adds a group of `items` rows, sent whole with `finish`.
     pub fn rows(&mut self, name: impl Into<String>, items: u32) -> GroupId {
-        self.add(PageGroup { name: name.into(), kind: GroupKind::Rows, items })
+        self.add(PageGroup { name: name.into(), kind: GroupKind::Rows, items, is_optional: false })
+    }
+
+    /// Lets peers be without this group: nothing of it moves then. Without this, a group that only one
+    /// side has is a [`Mismatch`].
+    pub fn make_optional(&mut self, group: GroupId) {
+        if let Some(group) = self.groups.get_mut(usize::from(group.0)) {
+            group.is_optional = true;
+        }
     }
 
     /// Adds an entry.

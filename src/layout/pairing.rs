@@ -79,6 +79,8 @@ impl Pairing {
     /// sizes, token-major and head-major order, regions, offsets, strides and numbers of items may differ;
     /// what can only be moved whole must lie in pages of one size and have one tag.
     ///
+    /// An optional group may be missing on the other side as a whole.
+    ///
     /// What a share does not cut goes with its first part: entries without a layer with the
     /// destination's first layer, those that every rank holds with the destination's first head, rows with
     /// its first token. So exactly one source owes them.
@@ -176,11 +178,11 @@ impl Pairing {
     fn pair_entries(&mut self) -> Result<(), Mismatch> {
         let (source, destination) = (Arc::clone(&self.source), Arc::clone(&self.destination));
         let first_head = self.share.heads.and_then(|owed| first_head(&destination, owed.total));
-        let owed = |layout: &PoolLayout| -> Vec<usize> {
+        let owed = |layout: &PoolLayout, other: &PoolLayout| -> Vec<usize> {
             let all = layout.canonical().into_iter();
-            all.filter(|&at| self.is_owed(layout, at)).collect()
+            all.filter(|&at| self.is_owed(layout, at) && !may_be_missing(layout, at, other)).collect()
         };
-        let (ours, theirs) = (owed(&source), owed(&destination));
+        let (ours, theirs) = (owed(&source, &destination), owed(&destination, &source));
         let (mut at_source, mut at_destination) = (ours.iter().peekable(), theirs.iter().peekable());
         loop {
             let (source_place, destination_place) = match (at_source.peek(), at_destination.peek()) {
@@ -306,6 +308,12 @@ fn compare_kinds(source: &PageGroup, destination: &PageGroup) -> Result<(), Mism
 }
 
 /// The entry at `at` of `layout`, which is the source if `side` is `Less`, has no counterpart.
+/// Whether an entry is of an optional group that the other side is without.
+fn may_be_missing(layout: &PoolLayout, at: usize, other: &PoolLayout) -> bool {
+    let Described { group, .. } = entry_of(layout, at);
+    group.is_optional && other.groups.iter().all(|known| known.name != group.name)
+}
+
 fn missing(layout: &PoolLayout, at: usize, side: Ordering) -> Mismatch {
     let Described { entry, group } = entry_of(layout, at);
     let (here, there) = ("described", "missing");
@@ -391,6 +399,26 @@ mod tests {
         assert_eq!(pairing.pairs_of(GroupId(2), Some(&(0..9))), 0..1);
         assert_eq!(pairing.pairs_of(GroupId(2), Some(&(1..9))), 1..1);
         assert_eq!(pairing.pairs_of(GroupId(9), None), 0..0);
+    }
+
+    #[test]
+    fn an_optional_group_may_be_missing_on_either_side() {
+        let (mut with, without) = (layout(&["kv", "draft"], 0..2), Arc::new(layout(&["kv"], 0..2)));
+        let refused = Pairing::new(Arc::new(with.clone()), Arc::clone(&without)).unwrap_err();
+        assert_eq!(refused.what, "key of layer 0 in group \"draft\"");
+        with.make_optional(GroupId(1));
+        let with = Arc::new(with);
+        for (source, destination) in [(&with, &without), (&without, &with)] {
+            let pairing = Pairing::new(Arc::clone(source), Arc::clone(destination)).unwrap();
+            assert_eq!(pairing.pairs().len(), 4);
+            assert_eq!(
+                (pairing.source_group(GroupId(1)), pairing.destination_group(GroupId(1))),
+                (None, None)
+            );
+        }
+        // Where both sides have it, it is compared like any other.
+        let other = Arc::new(layout(&["kv", "draft"], 0..1));
+        assert!(Pairing::new(with, other).is_err());
     }
 
     #[test]

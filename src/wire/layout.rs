@@ -5,7 +5,7 @@
 //! | size | field |
 //! |---|---|
 //! | 4 + n | `name` |
-//! | 1 | `kind`: 0 pages, 1 rows |
+//! | 1 | `kind`: 0 pages, 1 rows; 2 and 3 the same, optional |
 //! | 4 | `page_tokens`, only for pages |
 //! | 4 | `items` |
 //!
@@ -66,24 +66,28 @@ impl Coded for PageGroup {
 
     fn write(&self, w: &mut Writer) {
         w.text(&self.name);
+        let optional = if self.is_optional { OPTIONAL } else { 0 };
         match self.kind {
             GroupKind::Paged { page_tokens } => {
-                w.u8(0);
+                w.u8(optional);
                 w.u32(page_tokens);
             }
-            GroupKind::Rows => w.u8(1),
+            GroupKind::Rows => w.u8(1 + optional),
         }
         w.u32(self.items);
     }
 
     fn read(r: &mut Reader<'_>, _field: &'static str) -> Result<Self, WireError> {
         let name = r.text("group.name", MAX_NAME)?;
-        let kind = match r.u8("group.kind")? {
+        let number = r.u8("group.kind")?;
+        let kind = match number % OPTIONAL {
+            _ if number >= 2 * OPTIONAL => {
+                return Err(WireError::Value { field: "group.kind", value: number.into() });
+            }
             0 => GroupKind::Paged { page_tokens: r.u32("group.page_tokens")? },
-            1 => GroupKind::Rows,
-            other => return Err(WireError::Value { field: "group.kind", value: other.into() }),
+            _ => GroupKind::Rows,
         };
-        Ok(Self { name, kind, items: r.u32("group.items")? })
+        Ok(Self { name, kind, items: r.u32("group.items")?, is_optional: number >= OPTIONAL })
     }
 }
 
@@ -269,3 +273,6 @@ impl Coded for TokenShard {
         Ok(shard)
     }
 }
+
+/// Added to the kind of an optional group; there are as many kinds.
+const OPTIONAL: u8 = 2;

@@ -1,6 +1,6 @@
 //! What each end is told when something goes wrong.
 
-use crate::bed::{CANARY, Network, PATIENCE, block_on};
+use crate::bed::{CANARY, Network, Node, PATIENCE, block_on};
 use kvferry::layout::{PoolEntry, PoolLayout, Role};
 use kvferry::memory::{HostBuffer, Mark};
 use kvferry::{
@@ -147,7 +147,7 @@ pub(crate) fn pools_that_differ_fail_both_ends_and_name_the_field(network: &Netw
 pub(crate) fn another_model_or_rank_is_refused_by_name(network: &Network) {
     let prefill = network.node("prefill", 8);
     let other = network.engine("other", "another model");
-    let decode = crate::bed::Node::with(other, 8);
+    let decode = Node::with(other, 8);
     let receiver = decode.receiver(1, &prefill);
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
     let error = receiver.error().unwrap();
@@ -160,6 +160,24 @@ pub(crate) fn another_model_or_rank_is_refused_by_name(network: &Network) {
     assert_eq!(receiver.wait(PATIENCE), KVPoll::Failed);
     let error = receiver.error().unwrap();
     assert!(error.detail.contains("wrong rank"), "{error}");
+}
+
+pub(crate) fn another_model_is_served_if_both_sides_do_not_mind(network: &Network) {
+    let node = |name, model| {
+        let builder = Engine::builder(Place::alone(name)).model(model).any_model();
+        Node::with(builder.boxed_transport(network.transport(name)).build().unwrap(), 8)
+    };
+    let (prefill, decode) = (node("prefill", "llama"), node("decode", "llama-finetuned"));
+    let (sender, receiver) = (prefill.sender(1), decode.receiver(1, &prefill));
+    prefill.fill(1, &[3]);
+    decode.lend(&receiver, 0..4, &[5]);
+    prefill.send_all(&sender, 4, 4, &[3]);
+    assert_eq!(receiver.wait(PATIENCE), KVPoll::Success, "{:?}", receiver.error());
+    assert_eq!(decode.first_wrong(1, &[5], 0..4), None);
+    let strict = network.node("strict", 8);
+    let refused = strict.receiver(2, &prefill);
+    assert_eq!(refused.wait(PATIENCE), KVPoll::Failed);
+    assert!(refused.error().unwrap().detail.contains("\"llama\""), "{:?}", refused.error());
 }
 
 pub(crate) fn a_peer_that_is_not_there_is_named_when_the_deadline_passes(network: &Network) {

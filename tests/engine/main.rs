@@ -64,6 +64,7 @@ engines! {
         a_mark_that_will_never_be_ready_fails_the_room
         pools_that_differ_fail_both_ends_and_name_the_field
         another_model_or_rank_is_refused_by_name
+        another_model_is_served_if_both_sides_do_not_mind
         a_peer_that_is_not_there_is_named_when_the_deadline_passes
         a_receiver_that_gave_up_while_connecting_still_ends_its_sender
         sources_that_cannot_be_are_refused_at_once

@@ -126,7 +126,12 @@ fn group() -> impl Strategy<Value = PageGroup> {
         any::<u32>().prop_map(|page_tokens| GroupKind::Paged { page_tokens }),
         Just(GroupKind::Rows)
     ];
-    (text(), kind, any::<u32>()).prop_map(|(name, kind, items)| PageGroup { name, kind, items })
+    (text(), kind, any::<u32>(), any::<bool>()).prop_map(|(name, kind, items, is_optional)| PageGroup {
+        name,
+        kind,
+        items,
+        is_optional,
+    })
 }
 
 fn entry() -> impl Strategy<Value = PoolEntry> {

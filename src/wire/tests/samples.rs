@@ -75,7 +75,7 @@ fn hello() -> Hello {
 }
 
 fn layout() -> Layout {
-    let group = |name: &str, kind, items| PageGroup { name: name.into(), kind, items };
+    let group = |name: &str, kind, items| PageGroup { name: name.into(), kind, items, is_optional: false };
     let tag = || String::from("swizzle-2");
     let entries = [
         (Role::Key, ItemOrder::TokenMajor, Sharding::Replicated),
