@@ -71,8 +71,8 @@
 //!
 //! - It computes nothing, caches nothing and schedules nothing: which pages a request gets is the
 //!   engine's business.
-//! - It does not cast element types, and in this version groups found through a directory have equal
-//!   tensor, pipeline and context parallel sizes on both sides.
+//! - It does not cast element types. Page sizes, orders of heads and tokens and parallel sizes may differ
+//!   between the sides; what cannot be converted is refused by name before a byte moves.
 //! - It neither encrypts nor authenticates: peers are trusted as processes, though not as to what they
 //!   send.
 //!

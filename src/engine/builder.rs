@@ -13,6 +13,7 @@ use crate::bootstrap::Directory;
 use crate::config::{Config, ConfigError};
 use crate::home::Home;
 use crate::ids::{Instance, Party, Side};
+use crate::layout::TokenShard;
 use crate::transport::Transport;
 use crate::wire::MAX_NAME;
 use parking_lot::{Mutex, RwLock};
@@ -27,6 +28,7 @@ pub struct EngineBuilder {
     place: Place,
     model: String,
     any_model: bool,
+    tokens: TokenShard,
     config: Config,
     directory: Option<Arc<dyn Directory>>,
     transports: Vec<Box<dyn Transport>>,
@@ -39,6 +41,7 @@ impl EngineBuilder {
             place,
             model: String::new(),
             any_model: false,
+            tokens: TokenShard::WHOLE,
             config: Config::default(),
             directory: None,
             transports: Vec::new(),
@@ -58,6 +61,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn any_model(mut self) -> Self {
         self.any_model = true;
+        self
+    }
+
+    /// Which tokens of each request this rank holds, where they are dealt out to the ranks of its group
+    /// (context parallel decode, pages sharded over ranks). Its page lists count these only.
+    #[must_use]
+    pub fn tokens(mut self, tokens: TokenShard) -> Self {
+        self.tokens = tokens;
         self
     }
 
@@ -101,7 +112,7 @@ impl EngineBuilder {
     /// # Errors
     /// The configuration cannot work, there is no transport, or the system refuses a descriptor or thread.
     pub fn build(self) -> Result<Engine, BuildError> {
-        let Self { place, model, any_model, config, directory, transports, is_manual } = self;
+        let Self { place, model, any_model, tokens, config, directory, transports, is_manual } = self;
         config.check()?;
         if transports.is_empty() {
             return Err(BuildError::NoTransport);
@@ -120,6 +131,9 @@ impl EngineBuilder {
         if !place.sizes.holds(place.rank) {
             return Err(BuildError::Rank { rank: place.rank, sizes: place.sizes });
         }
+        if !tokens.is_possible() {
+            return Err(BuildError::Tokens(tokens));
+        }
         let io = |what| move |source: io::Error| BuildError::Io { what, source };
         let instance = random_instance().map_err(io("getrandom"))?;
         let party = Party { side: Side::Prefill, rank: place.rank, instance };
@@ -133,6 +147,7 @@ impl EngineBuilder {
             directory,
             inbox: Arc::new(Inbox::new().map_err(io("eventfd"))?),
             feed: Feed::new().map_err(io("eventfd"))?,
+            tokens,
             announced: RwLock::new(None),
             live: Live::default(),
             generations: AtomicU64::new(1),

@@ -5,6 +5,7 @@
 //! - `reach.rs`: finding and connecting peers
 //! - `outbound.rs`: what sessions want done, and writes
 
+use super::feeds::Feeds;
 use super::layouts::Announced;
 use super::links::{Link, Pools};
 use super::liveness::Beat;
@@ -36,6 +37,7 @@ use std::time::Instant;
 pub(super) struct Core {
     pub(super) transports: Vec<Box<dyn Transport>>,
     pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) feeds: Feeds,
     pub(super) targets: Targets,
     pub(super) rooms: Rooms,
     pub(super) lobby: Lobby,
@@ -78,6 +80,7 @@ impl Core {
         Self {
             transports,
             links: BTreeMap::new(),
+            feeds: Feeds::default(),
             targets: Targets::default(),
             rooms: Rooms::default(),
             lobby: Lobby::new(party, patience, limits.parked_bytes, limits.tombstones),
@@ -320,7 +323,7 @@ impl Core {
                         receiver.session.cause().filter(|_| !receiver.session.has_joined(*rank))
                     {
                         let (id, destinations) =
-                            (receiver.session.id(), receiver.session.destinations().to_vec());
+                            (receiver.session.id(), receiver.session.destinations(*rank).to_vec());
                         self.targets.give_up(&wanted.candidates, Farewell { id, destinations, cause });
                     }
                     self.targets.unwant(&wanted.candidates, key.1);

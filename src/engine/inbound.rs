@@ -229,7 +229,12 @@ impl Core {
             RoomFrame::Grant(body) => {
                 let Grant { epoch, source_epoch, .. } = body;
                 let current = link.pools.as_ref().map(|pools| pools.epoch);
+                let held = shared.tokens;
                 let pairing = match (&ours, &body.share) {
+                    (_, Some(share)) if share.source != held => {
+                        let detail = format!("tokens held: {held} here, {} in the grant", share.source);
+                        Err(Fault::new(ErrorKind::Layout, detail))
+                    }
                     (Some(ours), share) if (ours.epoch, current) == (source_epoch, Some(epoch)) => {
                         share.as_ref().map(|share| link.pairing_to_peer(ours, share)).transpose()
                     }

@@ -2,7 +2,7 @@
 
 use super::usage::UsageError;
 use crate::ids::GroupId;
-use crate::layout::{GroupKind, PageGroup, PageList, Pages, PoolLayout};
+use crate::layout::{GroupKind, Holding, PageGroup, PageList, Pages, PoolLayout, TokenShard};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub(super) struct Announced {
     pub(super) epoch: u32,
     pub(super) layout: Arc<PoolLayout>,
-    /// Global layers, ascending.
-    pub(super) layers: Vec<u32>,
+    /// What of each request these pools hold.
+    pub(super) holding: Holding,
 }
 
 /// Pages of one group, as a caller gives them.
@@ -25,14 +25,11 @@ pub(super) struct GroupPages<'a> {
 }
 
 impl Announced {
-    pub(super) fn new(epoch: u32, layout: PoolLayout) -> Self {
-        let mut layers: Vec<_> = layout.entries.iter().filter_map(|entry| entry.layer).collect();
-        layers.sort_unstable();
-        layers.dedup();
-        Self { epoch, layout: Arc::new(layout), layers }
+    pub(super) fn new(epoch: u32, layout: PoolLayout, tokens: TokenShard) -> Self {
+        Self { epoch, holding: layout.holding(tokens), layout: Arc::new(layout) }
     }
 
-    /// The pages of a paged group, which must hold `tokens`; a list with a start of its own (a window)
+    /// The pages of a paged group, which must hold `tokens`, as far as this rank does; a list with a start of its own (a window)
     /// need only hold them from there on.
     pub(super) fn pages(&self, given: &GroupPages<'_>, tokens: &Range<u32>) -> Result<PageList, UsageError> {
         let group = given.group;
@@ -40,6 +37,8 @@ impl Announced {
             Some(found @ PageGroup { kind: GroupKind::Paged { page_tokens }, .. }) => (found, *page_tokens),
             _ => return Err(UsageError::UnknownGroup { group, wanted: "paged" }),
         };
+        // Pages count what this rank holds.
+        let tokens = self.holding.tokens.held(tokens);
         let first = given.first.unwrap_or(tokens.start - tokens.start % page_tokens);
         if !first.is_multiple_of(page_tokens) {
             return Err(UsageError::PagesNotAligned { group, first, page_tokens });

@@ -6,7 +6,7 @@
 //! - `work.rs`, `usage.rs`: what callers give, and what they may not
 //! - `slot.rs`, `changes.rs`: what callers see of a room
 //! - `core.rs`, `commands.rs`, `inbound.rs`, `reach.rs`, `outbound.rs`: the loop
-//! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`: what the loop knows
+//! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`, `feeds.rs`: what the loop knows
 //! - `liveness.rs`: signs of life
 //! - `regions.rs`: memory that is taken back
 //! - `shared.rs`, `inbox.rs`, `live.rs`: what handles and the loop have in common; the lock order
@@ -18,6 +18,7 @@ mod changes;
 mod clock;
 mod commands;
 mod core;
+mod feeds;
 mod handle;
 mod inbound;
 mod inbox;
@@ -60,6 +61,7 @@ use crate::ids::{Attempt, GrantId, GroupSizes, Instance, Rank, RegionId, Room, S
 use crate::layout::PoolLayout;
 use crate::memory::Region;
 use crate::transport::Wait;
+use feeds::HOLDS;
 use layouts::Announced;
 use shared::{Command, Shared};
 use std::collections::BTreeMap;
@@ -201,7 +203,8 @@ impl Engine {
         layout.check(|region| core.regions.get(&region).map(Region::len))?;
         let digest = layout.digest();
         let epoch = core.announced.as_ref().map_or(1, |announced| announced.epoch + 1);
-        let announced = Arc::new(Announced::new(epoch, layout));
+        let announced = Arc::new(Announced::new(epoch, layout, shared.tokens));
+        let held = announced.holding.to_string();
         shared.live.without_rooms(|| *shared.announced.write() = Some(Arc::clone(&announced)))?;
         core.announced = Some(announced);
         let links: Vec<_> = core.links.keys().copied().collect();
@@ -217,7 +220,7 @@ impl Engine {
                 instance: shared.instance,
                 addresses,
                 layout: digest,
-                extra: BTreeMap::new(),
+                extra: BTreeMap::from([(HOLDS.to_owned(), held)]),
             }));
         }
         drop(core);
@@ -254,11 +257,11 @@ impl Engine {
         options: RoomOptions,
     ) -> Result<KVReceiver, UsageError> {
         let shared = self.open()?;
-        sources.check()?;
+        sources.check(shared.tokens)?;
         let (slot, announced) = shared.claim(Side::Decode, room, options.tag)?;
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         let id = GrantId { room, attempt: options.attempt, generation: slot.generation };
-        let layers = announced.layers.clone();
+        let layers = announced.holding.layers.clone();
         shared.inbox.command(Command::OpenReceiver {
             slot: Arc::clone(&slot),
             id,

@@ -61,10 +61,10 @@ impl Core {
         let found = match (&from, &shared.directory) {
             (Sources::Ranks(sources), _) => Ok(Some(sources.clone())),
             (Sources::Group { name, dp }, Some(directory)) => {
-                let found =
-                    sources::resolve(&**directory, name, *dp, room, shared.place.rank, shared.place.sizes);
+                let Some(own) = self.announced.as_ref().map(|announced| &announced.holding) else { return };
+                let found = self.feeds.resolve(shared, &**directory, (name, *dp), room, own);
                 if let Ok(None) = found {
-                    receiver.session.still_missing(sources::missing(&**directory, name));
+                    receiver.session.still_missing(sources::missing(&**directory, name, &shared.place));
                 }
                 found
             }
@@ -93,6 +93,9 @@ impl Core {
     fn connect_sources(&mut self, shared: &Shared, now: Instant, room: Room, sources: &[Source]) {
         let Some(receiver) = self.rooms.receivers.get_mut(&room) else { return };
         receiver.session.expect(now, sources.iter().map(|source| (source.rank, source.share.clone())));
+        for source in sources.iter().filter(|source| !source.destinations.is_empty()) {
+            receiver.session.joined_by(source.rank, source.destinations.clone());
+        }
         for source in sources {
             let candidates = candidates(&self.transports, &source.addresses);
             if candidates.is_empty() {

@@ -15,6 +15,7 @@ use crate::config::{Config, Deadlines};
 use crate::error::{ErrorKind, Fault, Moment, Origin};
 use crate::home::Home;
 use crate::ids::{Attempt, Generation, GrantId, Instance, Party, Room, Side};
+use crate::layout::TokenShard;
 use crate::memory::Mark;
 use crate::poll::{KVPoll, Release};
 use crate::session::{Chunk, Finish, Lent};
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) core: Mutex<Core>,
     pub(super) inbox: Arc<Inbox<Command>>,
     pub(super) feed: Feed,
+    /// How tokens are dealt out to the ranks of the group, of which this is one.
+    pub(super) tokens: TokenShard,
     pub(super) announced: RwLock<Option<Arc<Announced>>>,
     pub(super) live: Live,
     pub(super) generations: AtomicU64,

@@ -1,10 +1,10 @@
 //! Where a receiver's KV comes from.
 
+use super::Place;
 use super::usage::UsageError;
-use crate::bootstrap::{Directory, GroupInfo, GroupState};
-use crate::error::{ErrorKind, Fault};
-use crate::ids::{GroupSizes, Instance, Rank, Room};
-use crate::layout::Share;
+use crate::bootstrap::{Directory, GroupState};
+use crate::ids::{Instance, Rank};
+use crate::layout::{Share, TokenShard};
 use std::collections::BTreeSet;
 
 /// Where a receiver's KV comes from.
@@ -34,6 +34,8 @@ pub struct Source {
     pub addresses: Vec<(String, Vec<u8>)>,
     /// What it owes; nothing if none is named.
     pub share: Option<Share>,
+    /// Decode ranks that join it for the same room; this rank alone if none are named.
+    pub destinations: Vec<Rank>,
 }
 
 impl Sources {
@@ -42,8 +44,8 @@ impl Sources {
         Self::Group { name: name.into(), dp: None }
     }
 
-    /// Whether a receiver can be made of them.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
+    /// Whether they can feed a receiver of a rank that holds these tokens.
+    pub(super) fn check(&self, tokens: TokenShard) -> Result<(), UsageError> {
         let Self::Ranks(sources) = self else { return Ok(()) };
         if sources.is_empty() {
             return Err(UsageError::NoSources);
@@ -52,7 +54,10 @@ impl Sources {
         if let Some(twice) = sources.iter().find(|source| !ranks.insert(source.rank)) {
             return Err(UsageError::DuplicateSource(twice.rank));
         }
-        let impossible = |source: &Source| source.share.as_ref()?.check().err();
+        let impossible = |source: &Source| match source.share.as_ref()? {
+            share if share.destination != tokens => Some("tokens of the destination"),
+            share => share.check().err(),
+        };
         sources.iter().find_map(impossible).map_or(Ok(()), |part| Err(UsageError::Share(part)))
     }
 
@@ -65,66 +70,25 @@ impl Sources {
 impl Source {
     /// A rank that owes everything it holds.
     pub fn new(rank: Rank, addresses: Vec<(String, Vec<u8>)>) -> Self {
-        Self { rank, instance: None, addresses, share: Some(Share::WHOLE) }
+        Self { rank, instance: None, addresses, share: Some(Share::WHOLE), destinations: Vec::new() }
     }
-}
-
-/// The ranks that feed `rank` of a group of `sizes`, or why they are not known: `Ok(None)` means not yet.
-pub(super) fn resolve(
-    directory: &dyn Directory,
-    name: &str,
-    dp: Option<u32>,
-    room: Room,
-    rank: Rank,
-    sizes: GroupSizes,
-) -> Result<Option<Vec<Source>>, Fault> {
-    let GroupState::Ready(info) = directory.group(name) else { return Ok(None) };
-    let dp = match dp {
-        Some(dp) => dp,
-        None if info.sizes.dp == 1 => 0,
-        None => match directory.owner(name, room) {
-            Some(dp) => dp,
-            None => return Ok(None),
-        },
-    };
-    feeding(&info, dp, rank, sizes).map(Some)
 }
 
 /// What is missing, for the error of a room that waited for it in vain.
-pub(super) fn missing(directory: &dyn Directory, name: &str) -> String {
-    match directory.group(name) {
-        GroupState::Unknown => format!("group {name:?} is not known yet"),
+pub(super) fn missing(directory: &dyn Directory, name: &str, own: &Place) -> String {
+    let of_group = |name: &str| match directory.group(name) {
+        GroupState::Unknown => Some(format!("group {name:?} is not known yet")),
         GroupState::NotReady { registered, announced, missing } => {
             let missing: Vec<_> = missing.iter().map(Rank::to_string).collect();
-            format!(
-                "group {name:?}: {registered} of {announced} ranks are registered, missing {}",
-                missing.join(", ")
-            )
+            let missing = missing.join(", ");
+            Some(format!(
+                "group {name:?}: {registered} of {announced} ranks are registered, missing {missing}"
+            ))
         }
-        GroupState::Ready(_) => format!("the owner of the room in group {name:?} is not known"),
-        GroupState::Unreachable { detail } => format!("directory: {detail}"),
-    }
-}
-
-/// Equal sizes on the three axes that cut a request: each rank is fed by its twin.
-fn feeding(info: &GroupInfo, dp: u32, rank: Rank, sizes: GroupSizes) -> Result<Vec<Source>, Fault> {
-    let GroupInfo { name, sizes: theirs, .. } = info;
-    if dp >= theirs.dp {
-        let detail =
-            format!("wrong rank: dp{dp} of group {name:?}, which has {} data parallel ranks", theirs.dp);
-        return Err(Fault::new(ErrorKind::Bootstrap, detail));
-    }
-    if (theirs.pp, theirs.cp, theirs.tp) != (sizes.pp, sizes.cp, sizes.tp) {
-        let detail = format!(
-            "parallel sizes: {theirs} on the prefill side, {sizes} on the decode side; name the sources"
-        );
-        return Err(Fault::new(ErrorKind::Layout, detail));
-    }
-    let twin = Rank { dp, ..rank };
-    let record = info.ranks.iter().find(|record| record.rank == twin);
-    let record = record
-        .ok_or_else(|| Fault::new(ErrorKind::Bootstrap, format!("group {name:?} has no rank {twin}")))?;
-    let mut source = Source::new(twin, record.addresses.clone());
-    source.instance = Some(record.instance);
-    Ok(vec![source])
+        GroupState::Ready(_) => None,
+        GroupState::Unreachable { detail } => Some(format!("directory: {detail}")),
+    };
+    let ours = || (own.sizes.ranks() > 1).then(|| of_group(&own.group)).flatten();
+    let found = of_group(name).or_else(ours);
+    found.unwrap_or_else(|| format!("the owner of the room in group {name:?} is not known"))
 }

@@ -2,7 +2,7 @@
 
 use crate::config::ConfigError;
 use crate::ids::{GroupId, Rank, RegionId, Room};
-use crate::layout::{LayoutError, PagesError};
+use crate::layout::{LayoutError, PagesError, TokenShard};
 use crate::session::WorkError;
 use crate::transport::TransportError;
 use std::io;
@@ -146,6 +146,9 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
+    /// There is no such part of the tokens.
+    #[error("there is no {0}")]
+    Tokens(TokenShard),
     /// A name that does not fit the wire format.
     #[error("{what} has {bytes} bytes, at most {limit}")]
     NameTooLong {

@@ -17,7 +17,7 @@
 //! - `check.rs`: whether a description can be right
 //! - `pages.rs`: scattered pages of one request, and its tokens
 //! - `share.rs`: what one rank owes another; `shards.rs`: tokens dealt out to ranks
-//! - `ranks.rs`: which rank owes which rank what
+//! - `holding.rs`: what a rank holds; `ranks.rs`: which rank owes which rank what
 //! - `pairing.rs`: which entry here is which entry there, and what differs
 //! - `heads.rs`: which heads of them move; `route.rs`: how their bytes are cut, and in which order they travel
 //! - `pieces.rs`: chunks cut into pieces; `extents.rs`: pieces turned into extents and blocks
@@ -31,6 +31,7 @@ mod digest;
 mod entry;
 mod extents;
 mod heads;
+mod holding;
 mod pages;
 mod pairing;
 mod pieces;
@@ -44,10 +45,11 @@ pub use check::LayoutError;
 pub use digest::LayoutDigest;
 pub use entry::{HeadSpan, ItemOrder, PoolEntry, Role, Sharding};
 pub use extents::{Block, PlanError, blocks};
+pub use holding::{Holding, HoldingError};
 pub use pages::{PageList, Pages, PagesError};
 pub use pairing::{Mismatch, Pair, Pairing};
 pub use pieces::{Piece, Pieces};
-pub use ranks::{Holding, RankMap, RanksError};
+pub use ranks::{RankMap, RanksError};
 pub use route::Extent;
 pub use shards::TokenShard;
 pub use share::Share;

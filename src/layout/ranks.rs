@@ -9,22 +9,9 @@
 //!                                                  room 2: s1 -> d0, s3 -> d1; s0, s2 owe nothing
 //! ```
 
-use super::{HeadSpan, PoolLayout, Sharding, Share, TokenShard};
-use crate::ids::{GroupSizes, Rank, Room, Side};
+use super::{Holding, Share};
+use crate::ids::{Rank, Room, Side};
 use std::collections::BTreeMap;
-use std::ops::Range;
-
-/// What one rank holds of every request.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-#[non_exhaustive]
-pub struct Holding {
-    /// The heads it holds; none where every rank holds all, as for latent attention.
-    pub heads: Option<HeadSpan>,
-    /// Global layers of which it holds KV, ascending.
-    pub layers: Vec<u32>,
-    /// How tokens are dealt out to ranks.
-    pub tokens: TokenShard,
-}
 
 /// Who owes what to whom, between the ranks of one data parallel rank of a prefill group and of one of a
 /// decode group. Both sides make the same map of the same holdings.
@@ -91,91 +78,6 @@ struct Replicas {
     members: Vec<Rank>,
     /// Destinations that have something in common with them, with that.
     users: BTreeMap<Rank, (u64, Share)>,
-}
-
-impl Holding {
-    /// What a rank of a group of these sizes holds if layers are cut evenly into stages, and heads (none
-    /// for latent attention, which every rank holds) evenly by tensor parallel rank; where there are more
-    /// ranks than heads, several hold the same.
-    pub fn even(sizes: GroupSizes, rank: Rank, heads: Option<u32>, layers: u32) -> Self {
-        let span = |total: u32| {
-            let Range { start: first, end } = even(total, sizes.tp, rank.tp);
-            HeadSpan { first, count: end.max(first + 1) - first, total }
-        };
-        let layers = even(layers, sizes.pp, rank.pp).collect();
-        Self { heads: heads.map(span), layers, tokens: TokenShard::WHOLE }
-    }
-
-    /// With tokens dealt out to ranks.
-    #[must_use]
-    pub fn tokens(mut self, tokens: TokenShard) -> Self {
-        self.tokens = tokens;
-        self
-    }
-
-    fn check(&self) -> Result<(), &'static str> {
-        let has_heads = self.heads.is_none_or(HeadSpan::is_possible);
-        match (has_heads, self.layers.is_sorted_by(|a, b| a < b), self.tokens.is_possible()) {
-            (false, _, _) => Err("heads"),
-            (_, false, _) => Err("layers"),
-            (_, _, false) => Err("tokens"),
-            (true, true, true) => Ok(()),
-        }
-    }
-
-    fn layers_in_common(&self, other: &Self) -> impl Iterator<Item = u32> {
-        self.layers.iter().copied().filter(|layer| other.layers.binary_search(layer).is_ok())
-    }
-
-    /// Heads, layers and tokens of one period that both hold, multiplied.
-    fn volume(&self, other: &Self, period: u128) -> u128 {
-        let heads = match (self.heads, other.heads) {
-            (Some(ours), Some(theirs)) => ours.meet(theirs).map_or(0, |span| span.count),
-            _ => 1,
-        };
-        let tokens = self.tokens.shared(other.tokens) * (period / self.tokens.common_period(other.tokens));
-        tokens * u128::from(heads) * u128::from(count(self.layers_in_common(other)))
-    }
-
-    fn meets(&self, other: &Self) -> bool {
-        self.volume(other, self.tokens.common_period(other.tokens)) > 0
-    }
-
-    /// What this source owes that destination; `None` if their layers are mixed with those of others.
-    fn share(&self, destination: &Self) -> Option<Share> {
-        let mut share = Share::WHOLE.tokens(self.tokens, destination.tokens);
-        if let (Some(ours), Some(theirs)) = (self.heads, destination.heads)
-            && ours != theirs
-        {
-            share.heads = Some(ours.meet(theirs)?);
-        }
-        if self.layers != destination.layers {
-            let first = self.layers_in_common(destination).next()?;
-            let last = self.layers_in_common(destination).last()?;
-            let inside = |layers: &[u32]| layers.iter().filter(|&&at| first <= at && at <= last).count();
-            let common = self.layers_in_common(destination).count();
-            if inside(&self.layers) != common || inside(&destination.layers) != common {
-                return None;
-            }
-            share.layers = Some(first..last.checked_add(1)?);
-        }
-        Some(share)
-    }
-}
-
-impl PoolLayout {
-    /// What a rank with these pools holds, of tokens dealt out so.
-    pub fn holding(&self, tokens: TokenShard) -> Holding {
-        let mut layers: Vec<_> = self.entries.iter().filter_map(|entry| entry.layer).collect();
-        layers.sort_unstable();
-        layers.dedup();
-        let spans = self.entries.iter().filter_map(|entry| match entry.sharding {
-            Sharding::Heads(span) => Some(span),
-            Sharding::Replicated => None,
-        });
-        let heads = spans.max_by_key(|span| (span.total, span.first, span.count));
-        Holding { heads, layers, tokens }
-    }
 }
 
 impl RankMap {
@@ -318,11 +220,4 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
 
 fn count(things: impl IntoIterator) -> u64 {
     u64::try_from(things.into_iter().count()).unwrap_or(u64::MAX)
-}
-
-/// Part `at` of `total` cut into so many even parts.
-fn even(total: u32, parts: u32, at: u32) -> Range<u32> {
-    let border = |at: u64| u64::from(total) * at / u64::from(parts.max(1));
-    let narrow = |border: u64| u32::try_from(border).unwrap_or(u32::MAX);
-    narrow(border(at.into()))..narrow(border(u64::from(at) + 1))
 }

@@ -73,9 +73,18 @@ impl ReceiverSession {
     /// Says which ranks feed this room and what each owes (`None`: nothing, but it must say so). Once.
     pub fn expect(&mut self, now: Instant, sources: impl IntoIterator<Item = (Rank, Option<Share>)>) {
         for (rank, share) in sources {
-            self.sources.entry(rank).or_insert_with(|| Source::new(share, self.layers.clone()));
+            let new = || Source::new(share, self.destinations.clone(), self.layers.clone());
+            self.sources.entry(rank).or_insert_with(new);
         }
         self.course.discovered(now);
+    }
+
+    /// Says which decode ranks join a source that is expected, where they are others than those of the
+    /// receiver. Before it is connected.
+    pub fn joined_by(&mut self, source: Rank, destinations: Vec<Rank>) {
+        if let Some(source) = self.sources.get_mut(&source) {
+            source.destinations = destinations;
+        }
     }
 
     /// Why sources are still missing, for the error if they stay so.
@@ -93,7 +102,7 @@ impl ReceiverSession {
             return;
         }
         source.link = Some(link);
-        let destinations = self.destinations.clone();
+        let destinations = source.destinations.clone();
         self.course.send(link.link, self.id, RoomFrame::Join { destinations });
         if self.course.state() == KVPoll::Failed {
             // It may wait for this rank, as others named it: it joins to say why it will not come.
@@ -218,9 +227,9 @@ impl ReceiverSession {
         self.lent.as_ref()
     }
 
-    /// Every decode rank that joins the same senders.
-    pub fn destinations(&self) -> &[Rank] {
-        &self.destinations
+    /// Every decode rank that joins this source.
+    pub fn destinations(&self, source: Rank) -> &[Rank] {
+        self.sources.get(&source).map_or(&self.destinations, |source| &source.destinations)
     }
 
     /// Why the room failed, as it is told to others.
@@ -320,7 +329,7 @@ impl ReceiverSession {
                 self.course.fail(now, fault, Origin::Peer(party));
             }
             None => {
-                let destinations = self.destinations.clone();
+                let destinations = source.destinations.clone();
                 self.course.send(link, self.id, RoomFrame::Join { destinations });
                 self.tell_grant(rank);
             }

@@ -4,7 +4,7 @@
 use super::progress::Progress;
 use super::receiver::SourceLink;
 use crate::error::{ErrorKind, Fault};
-use crate::ids::{LinkId, OpId};
+use crate::ids::{LinkId, OpId, Rank};
 use crate::layout::Share;
 use crate::ops::OpSet;
 use crate::poll::KVPoll;
@@ -14,6 +14,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) share: Option<Share>,
+    /// Decode ranks that join it.
+    pub(super) destinations: Vec<Rank>,
     pub(super) link: Option<SourceLink>,
     pub(super) offer: Option<Offer>,
     pub(super) done: Option<Done>,
@@ -44,9 +46,14 @@ enum Writer {
 }
 
 impl Source {
-    pub(super) fn new(share: Option<Share>, layers: Vec<u32>) -> Self {
+    /// A source that these ranks join; `layers` are those of this rank's pool.
+    pub(super) fn new(share: Option<Share>, destinations: Vec<Rank>, mut layers: Vec<u32>) -> Self {
+        if let Some(owed) = share.as_ref().and_then(|share| share.layers.as_ref()) {
+            layers.retain(|layer| owed.contains(layer));
+        }
         Self {
             share,
+            destinations,
             link: None,
             offer: None,
             done: None,

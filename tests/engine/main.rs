@@ -7,6 +7,7 @@ mod bed;
 mod double;
 mod driving;
 mod failures;
+mod groups;
 mod peers;
 mod regions;
 mod rooms;
@@ -75,6 +76,11 @@ engines! {
         a_peer_that_freezes_before_its_last_word_is_the_one_that_is_lost
         two_processes_of_one_name_do_not_disturb_each_other
         a_room_that_waits_outlives_a_short_restart_of_its_peer;
+    groups:
+        ranks_that_are_cut_differently_feed_each_other
+        dealt_out_tokens_are_gathered_and_dealt_out_anew
+        replicas_take_turns_and_those_who_owe_nothing_succeed_too
+        groups_that_cannot_feed_each_other_are_refused_by_name;
     regions:
         pools_are_replaced_a_thousand_times_while_the_engine_lives
         dropped_handles_give_their_pages_back_through_the_feed;

@@ -2,6 +2,7 @@
 
 use kvferry::layout::{
     Extent, HeadSpan, ItemOrder, PageList, Pairing, Piece, Pieces, PlanError, PoolEntry, PoolLayout, Role,
+    Share, blocks,
 };
 use kvferry::{GroupId, RegionId};
 use std::sync::Arc;
@@ -126,6 +127,54 @@ fn the_last_byte_of_64_bits_is_reached_and_not_passed() {
     pairing.source_extents(&piece, &PageList::new(u32::MAX - 1, vec![u32::MAX - 1]), &mut out).unwrap();
     assert_eq!(out, [Extent { region: RegionId(0), offset: u64::MAX - 8, len: 8 }]);
     assert!(Pairing::new(layout, with_offset(u64::MAX - end + 1)).is_err());
+}
+
+#[test]
+fn the_example_in_docs_layouts_is_true() {
+    let pool = |page_tokens, first, count, by_heads| {
+        let mut layout = PoolLayout::new();
+        let kv = layout.paged("kv", page_tokens, 8);
+        let heads = HeadSpan { first, count, total: 4 };
+        let entry = if by_heads { PoolEntry::head_major } else { PoolEntry::token_major };
+        layout.push(entry(kv, Role::Key, 0, RegionId(0), page_tokens, heads, 1));
+        Arc::new(layout)
+    };
+    let share = Share::WHOLE.heads(HeadSpan { first: 2, count: 2, total: 4 });
+    let pairing = Pairing::of(pool(4, 2, 2, false), pool(2, 0, 4, true), &share).unwrap();
+    let piece = Piece { pairs: 0..1, positions: 0..3 };
+    let (mut from, mut to, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+    assert_eq!(pairing.source_extents(&piece, &PageList::new(0, vec![5]), &mut from), Ok(6));
+    assert_eq!(pairing.destination_extents(&piece, &PageList::new(0, vec![3, 0]), &mut to), Ok(6));
+    blocks(&from, &to, &mut moved);
+    let plain = |extents: &[Extent]| extents.iter().map(|e| (e.offset, e.len)).collect::<Vec<_>>();
+    assert_eq!(plain(&from), [(40, 1), (42, 1), (41, 1), (43, 3)]);
+    assert_eq!(plain(&to), [(28, 4), (4, 1), (6, 1)]);
+    let moved: Vec<_> = moved.iter().map(|b| (b.source_offset, b.destination_offset, b.len)).collect();
+    assert_eq!(moved, [(40, 28, 1), (42, 29, 1), (41, 30, 1), (43, 31, 1), (44, 4, 1), (45, 6, 1)]);
+}
+
+#[test]
+fn block_major_pages_are_one_block_each_whatever_their_layers() {
+    let mut layout = PoolLayout::new();
+    let kv = layout.paged("kv", 16, 4096);
+    let template = PoolEntry::token_major(kv, Role::KeyValue, 0, RegionId(0), 16, HeadSpan::all(8), 256);
+    layout.extend(template.block_major(0..64));
+    let layout = Arc::new(layout);
+    let pairing = Pairing::new(layout.clone(), layout).unwrap();
+    let pages = PageList::new(0, (0..40).map(|page| page * 2).collect());
+    let count = |max_bytes| {
+        let mut left = Pieces::new(Piece { pairs: 0..128, positions: 0..40 * 16 });
+        let (mut pieces, mut extents) = (0, Vec::new());
+        while let Some(piece) = left.next(&pairing, max_bytes) {
+            assert!(pairing.bytes(&piece) <= max_bytes);
+            pairing.source_extents(&piece, &pages, &mut extents).unwrap();
+            pieces += 1;
+        }
+        assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), 40 * 128 * 32_768);
+        (pieces, extents.len())
+    };
+    assert_eq!(count(u64::MAX), (1, 40));
+    assert_eq!(count(512 * 1024), (8 * 40, 8 * 40));
 }
 
 /// 64 layers of keys and values, each in a region of its own, of 40,000 pages of 16 tokens.
