@@ -226,7 +226,8 @@ fn b04_what_is_advertised_is_all_that_peers_are_told() {
     let [(transport, address)] = &info.ranks[0].addresses[..] else { panic!("{info:?}") };
     let [4, ip @ .., _, _] = &address[..] else { panic!("{address:?}") };
     assert_eq!((transport.as_str(), ip), ("tcp", &told[..]));
-    assert!(info.ranks[0].extra.is_empty());
+    // Beside it only what the rank holds.
+    assert_eq!(info.ranks[0].extra.keys().collect::<Vec<_>>(), ["kvferry.holds"]);
     // Nobody is at that address here; the port is real.
     let here = [&[4, 127, 0, 0, 1], &address[5..]].concat();
     let source = Source::new(Rank::tp(0), vec![("tcp".into(), here)]);
