@@ -173,26 +173,31 @@ impl Pairing {
 /// Cuts two extent lists of the same bytes into blocks contiguous on both sides, appended to `out`.
 /// If one list has fewer bytes than the other, the rest of the other is left out.
 pub fn blocks(source: &[Extent], destination: &[Extent], out: &mut Vec<Block>) {
-    let (mut sources, mut destinations) = (source.iter().copied(), destination.iter().copied());
-    let (mut from, mut to) = (sources.next(), destinations.next());
-    while let (Some(source), Some(destination)) = (from, to) {
-        let len = source.len.min(destination.len);
-        if len > 0 {
-            out.push(Block {
-                source: source.region,
-                source_offset: source.offset,
-                destination: destination.region,
-                destination_offset: destination.offset,
-                len,
-            });
+    out.reserve(source.len().max(destination.len()));
+    let (mut sources, mut destinations) = (source.iter(), destination.iter());
+    let (mut from, mut to) = (EMPTY, EMPTY);
+    loop {
+        while from.len == 0 {
+            let Some(next) = sources.next() else { return };
+            from = *next;
         }
-        from = rest(source, len).or_else(|| sources.next());
-        to = rest(destination, len).or_else(|| destinations.next());
+        while to.len == 0 {
+            let Some(next) = destinations.next() else { return };
+            to = *next;
+        }
+        let len = from.len.min(to.len);
+        out.push(Block {
+            source: from.region,
+            source_offset: from.offset,
+            destination: to.region,
+            destination_offset: to.offset,
+            len,
+        });
+        for rest in [&mut from, &mut to] {
+            rest.len -= len;
+            rest.offset = rest.offset.saturating_add(len);
+        }
     }
 }
 
-/// What is left of an extent behind its first `len` bytes.
-fn rest(extent: Extent, len: u64) -> Option<Extent> {
-    let left = extent.len.checked_sub(len).filter(|&left| left > 0)?;
-    Some(Extent { offset: extent.offset.checked_add(len)?, len: left, ..extent })
-}
+const EMPTY: Extent = Extent { region: RegionId(0), offset: 0, len: 0 };

@@ -126,9 +126,7 @@ impl Route {
         let is_parallel = self.deal.is_all() && self.source.page_units == self.destination.page_units;
         match self.order {
             Order::Heads if !is_parallel => self.append_by_heads(side, units, held, out),
-            _ if self.deal.is_all() => {
-                grid.pages(units, held, |start, len| self.rectangle(grid, start, len, out));
-            }
+            _ if self.deal.is_all() => self.append_pages(grid, units, held, out),
             _ => {
                 for stretch in self.deal.stretches(units) {
                     let own = self.own(side, &stretch);
@@ -136,6 +134,22 @@ impl Route {
                 }
             }
         }
+    }
+
+    /// Page by page, full ones many at a time.
+    fn append_pages(&self, grid: &Grid, units: Range<u32>, held: Held<'_>, out: &mut Joined<'_>) {
+        let Some(run) = self.page_run(grid) else {
+            return grid.pages(units, held, |start, len| self.rectangle(grid, start, len, out));
+        };
+        let (from, to) = (units.start - held.first, units.end - held.first);
+        let (first, end) = (from.div_ceil(grid.page_units), to / grid.page_units);
+        if first >= end {
+            return grid.pages(units, held, |start, len| self.rectangle(grid, start, len, out));
+        }
+        let borders = [first, end].map(|page| page * grid.page_units + held.first);
+        grid.pages(units.start..borders[0], held, |start, len| self.rectangle(grid, start, len, out));
+        out.pages(grid, &held.pages[place(first)..place(end)], run);
+        grid.pages(borders[1]..units.end, held, |start, len| self.rectangle(grid, start, len, out));
     }
 
     /// Head by head of each page of the destination, where its borders are not those of this side.
@@ -191,14 +205,17 @@ impl Route {
 
     /// Whether pages are moved whole, and lie in one run on both sides.
     pub(super) fn is_solid(&self) -> bool {
-        let run = |grid: &Grid| {
-            let units = Rows { count: grid.page_units, stride: grid.unit_stride };
-            let heads = Rows { count: self.heads, stride: grid.head_stride };
-            let (outer, inner) = if self.order == Order::Heads { (heads, units) } else { (units, heads) };
-            inner.joined(self.cell).and_then(|run| outer.joined(run)).is_some()
-        };
         let same_pages = self.source.page_units == self.destination.page_units;
-        self.deal.is_all() && same_pages && run(&self.source) && run(&self.destination)
+        let is_run = |grid: &Grid| self.page_run(grid).is_some();
+        self.deal.is_all() && same_pages && is_run(&self.source) && is_run(&self.destination)
+    }
+
+    /// Bytes of a page that move, if they lie in one run.
+    fn page_run(&self, grid: &Grid) -> Option<u64> {
+        let units = Rows { count: grid.page_units, stride: grid.unit_stride };
+        let heads = Rows { count: self.heads, stride: grid.head_stride };
+        let (outer, inner) = if self.order == Order::Heads { (heads, units) } else { (units, heads) };
+        inner.joined(self.cell).and_then(|run| outer.joined(run))
     }
 
     /// Whether this pair's item begins where that of the pair before ends.
@@ -295,6 +312,23 @@ impl Joined<'_> {
             return;
         }
         self.out.push(Extent { region, offset, len });
+    }
+
+    /// So many bytes from the start of each page on.
+    fn pages(&mut self, grid: &Grid, pages: &[u32], run: u64) {
+        let Grid { region, start, item_stride, .. } = *grid;
+        let is_dense = item_stride == run;
+        let near = |a: &u32, b: &u32| is_dense && a.checked_add(1) == Some(*b);
+        let mut runs = pages.chunk_by(near).map(|near| {
+            let offset = start + u64::from(near[0]) * item_stride;
+            // Fewer pages than a group has.
+            Extent { region, offset, len: run * near.len() as u64 }
+        });
+        if let Some(Extent { offset, len, .. }) = runs.next() {
+            self.push(region, offset, len);
+        }
+        // Pages that are not next to each other: nothing to join.
+        self.out.extend(runs);
     }
 
     #[inline]
