@@ -1,10 +1,13 @@
 //! Which rank owes which what, in the cases that engines have.
 
 use crate::group::ranks;
-use kvferry::layout::{HeadSpan, Holding, RankMap, RanksError, Share, TokenShard};
-use kvferry::{GroupSizes, Rank, Room, Side};
+use kvferry::layout::{
+    HeadSpan, Holding, Pairing, PoolEntry, PoolLayout, RankMap, RanksError, Role, Share, TokenShard,
+};
+use kvferry::{GroupSizes, Rank, RegionId, Room, Side};
 use std::collections::BTreeMap;
 use std::slice;
+use std::sync::Arc;
 
 #[test]
 fn equal_sizes_pair_each_rank_with_its_twin() {
@@ -191,6 +194,53 @@ fn ranks_that_cannot_feed_each_other_are_errors() {
     assert_eq!(error(&[back], &[all()]), RanksError::Impossible { rank: tp(0), what: "layers" });
     let shard = held(HeadSpan::all(4), &[0], TokenShard { granule: 0, step: 1, phase: 0 });
     assert_eq!(error(&[all()], &[shard]), RanksError::Impossible { rank: tp(0), what: "tokens" });
+}
+
+#[test]
+fn what_a_share_does_not_cut_is_owed_by_one_source() {
+    let pool = |holding: &Holding| {
+        let mut layout = PoolLayout::new();
+        let (kv, aux) = (layout.paged("kv", 4, 8), layout.rows("aux", 8));
+        for &layer in &holding.layers {
+            let heads = holding.heads.unwrap();
+            layout.push(PoolEntry::token_major(kv, Role::Key, layer, RegionId(0), 4, heads, 2));
+            layout.push(PoolEntry::new(kv, Role::Scale(0), RegionId(1), 8).layer(layer));
+        }
+        layout.push(PoolEntry::new(aux, Role::Aux(0), RegionId(2), 8));
+        Arc::new(layout)
+    };
+    let group = |pp, cp, tp| {
+        let sizes = GroupSizes { dp: 1, pp, cp, tp };
+        let dealt = |rank: Rank| TokenShard { granule: 2, step: cp, phase: rank.cp };
+        let holding = |rank| Holding::even(sizes, rank, Some(4), 4).tokens(dealt(rank));
+        ranks(sizes).map(|rank| (rank, holding(rank))).collect::<Vec<_>>()
+    };
+    let sizes = [(1, 1, 1), (1, 1, 4), (2, 1, 2), (4, 1, 1), (1, 2, 2), (1, 3, 1)];
+    for (prefill, decode) in sizes.into_iter().flat_map(|a| sizes.map(|b| (a, b))) {
+        let (sources, destinations) =
+            (group(prefill.0, prefill.1, prefill.2), group(decode.0, decode.1, decode.2));
+        let map = RankMap::new(&sources, &destinations).unwrap();
+        let holdings: BTreeMap<_, _> = sources.into_iter().collect();
+        for (rank, held) in destinations {
+            let mut owed: BTreeMap<(Option<u32>, Role), Vec<TokenShard>> = BTreeMap::new();
+            for (source, share) in map.sources(Room(1), rank) {
+                let Some(share) = share else { continue };
+                let pairing = Pairing::of(pool(&holdings[&source]), pool(&held), &share).unwrap();
+                for pair in pairing.pairs().iter().filter(|pair| pair.role != Role::Key) {
+                    owed.entry((pair.layer, pair.role)).or_default().push(share.source);
+                }
+            }
+            // Rows once; what has tokens once for each part of them.
+            for ((layer, role), mut shards) in owed.clone() {
+                let parts = shards.len();
+                shards.sort_unstable();
+                shards.dedup();
+                assert_eq!(shards.len(), parts, "{role} of {layer:?}: {prefill:?} to {decode:?}");
+                assert!(layer.is_some() || parts == 1, "{prefill:?} to {decode:?}");
+            }
+            assert_eq!(owed.len(), held.layers.len() + 1, "{prefill:?} to {decode:?}");
+        }
+    }
 }
 
 fn even((prefill, heads): (GroupSizes, Option<u32>), (decode, wanted): (GroupSizes, Option<u32>)) -> RankMap {
