@@ -106,6 +106,20 @@ pub struct GrantId {
     pub generation: Generation,
 }
 
+/// One rank's use of a room whose outcome it shares with others of its group.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[expect(clippy::exhaustive_structs, reason = "the key of every group frame on the wire")]
+pub struct BallotId {
+    /// The side that votes.
+    pub side: Side,
+    /// The room.
+    pub room: Room,
+    /// The caller's try of it.
+    pub attempt: Attempt,
+    /// Tells the rank's uses of the room apart. Each rank counts its own.
+    pub generation: Generation,
+}
+
 impl Rank {
     /// The rank of a group that is parallel in no other way.
     pub const fn tp(tp: u32) -> Self {

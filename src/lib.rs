@@ -116,8 +116,8 @@ pub use engine::{
 };
 pub use error::{ErrorKind, Fault, KVTransferError, Origin};
 pub use ids::{
-    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, LinkId, OpId, Party, Rank, RegionId, Room,
-    Side,
+    Attempt, BallotId, Generation, GrantId, GroupId, GroupSizes, Instance, LinkId, OpId, Party, Rank,
+    RegionId, Room, Side,
 };
 pub use poll::{KVPoll, Release};
 

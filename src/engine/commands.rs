@@ -9,7 +9,7 @@ use crate::config::Deadlines;
 use crate::error::ErrorKind;
 use crate::ids::{Attempt, Room, Side};
 use crate::memory::Mark;
-use crate::session::{Adopted, Parked, ReceiverSession, SenderSession};
+use crate::session::{Adopted, Parked, ReceiverSession, SenderSession, Session};
 use std::sync::Arc;
 use std::time::Instant;
 

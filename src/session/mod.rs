@@ -15,11 +15,14 @@
 //! - `source.rs`: one sender of a receiver
 //! - `receiver.rs`: the decode side
 //! - `lobby.rs`: receivers without a sender, before and after
+//! - `member.rs`, `ballots.rs`: one outcome for the ranks of a group
 #![forbid(unsafe_code)]
 
+mod ballots;
 mod course;
 mod destination;
 mod lobby;
+mod member;
 mod phase;
 mod progress;
 mod receiver;
@@ -27,7 +30,9 @@ mod sender;
 mod source;
 mod work;
 
+pub use ballots::{Ballots, Told};
 pub use lobby::{Adopted, Answer, Lobby, Parked};
+pub use member::{Member, Outcome};
 pub use phase::Trigger;
 pub use progress::ProgressError;
 pub use receiver::{Lent, ReceiverSession, SourceLink};
@@ -37,7 +42,7 @@ pub use work::{Chunk, Finish, Intake, WorkError};
 use crate::error::{Fault, KVTransferError};
 use crate::ids::{GrantId, LinkId, Rank};
 use crate::poll::{KVPoll, Release};
-use crate::wire::RoomFrame;
+use crate::wire::{Cause, RoomFrame};
 use std::time::Instant;
 
 /// What a session asks its driver to do.
@@ -84,6 +89,8 @@ pub enum Action {
 pub trait Session {
     /// Ends the room from this side; nothing if it has ended.
     fn fail(&mut self, now: Instant, fault: Fault);
+    /// Ends the room for the reason that another party gave; nothing if it has ended.
+    fn fail_for(&mut self, now: Instant, cause: &Cause);
     /// A frame came from a party of this room.
     fn frame(&mut self, now: Instant, link: LinkId, id: GrantId, frame: &RoomFrame);
     /// A link has ended. `quiesced`: nothing its peer posted can still reach our memory.
@@ -100,6 +107,8 @@ pub trait Session {
     fn release(&self) -> Release;
     /// Ranks (and links) that keep `release` from being safe.
     fn waiting_for(&self) -> Vec<Rank>;
+    /// Why it failed, as it is told to others.
+    fn cause(&self) -> Option<Cause>;
     /// Why it failed.
     fn error(&self) -> Option<&KVTransferError>;
     /// When things happened, and how much moved.

@@ -232,11 +232,6 @@ impl ReceiverSession {
         self.sources.get(&source).map_or(&self.destinations, |source| &source.destinations)
     }
 
-    /// Why the room failed, as it is told to others.
-    pub fn cause(&self) -> Option<Cause> {
-        self.course.cause()
-    }
-
     /// Its grant.
     pub fn id(&self) -> GrantId {
         self.id
@@ -379,6 +374,11 @@ impl ReceiverSession {
 impl Session for ReceiverSession {
     fn fail(&mut self, now: Instant, fault: Fault) {
         self.course.fail_here(now, fault);
+        self.conclude(now);
+    }
+
+    fn fail_for(&mut self, now: Instant, cause: &Cause) {
+        self.course.fail_for(now, cause);
         self.conclude(now);
     }
 
@@ -525,6 +525,10 @@ impl Session for ReceiverSession {
 
     fn waiting_for(&self) -> Vec<Rank> {
         self.sources.iter().filter(|(_, source)| !source.is_quiet()).map(|(rank, _)| *rank).collect()
+    }
+
+    fn cause(&self) -> Option<Cause> {
+        self.course.cause()
     }
 
     fn error(&self) -> Option<&KVTransferError> {

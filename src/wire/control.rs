@@ -2,10 +2,11 @@
 
 use super::codec::{Coded, Reader, Writer, wide};
 use super::{
-    HEADER_BYTES, Header, Hello, Kind, Layout, MAX_BODY, MAX_DETAIL, MAX_REGIONS, RoomFrame, WireError,
+    GroupFrame, HEADER_BYTES, Header, Hello, Kind, Layout, MAX_BODY, MAX_DETAIL, MAX_REGIONS, RoomFrame,
+    WireError,
 };
 use crate::error::ErrorKind;
-use crate::ids::{GrantId, RegionId};
+use crate::ids::{BallotId, GrantId, RegionId};
 use bytes::Bytes;
 
 /// A control frame.
@@ -69,6 +70,18 @@ pub enum Frame {
         /// What is said.
         frame: RoomFrame,
     },
+    /// A frame between ranks of one group.
+    ///
+    /// | offset | size | field |
+    /// |---|---|---|
+    /// | 0 | 25 | `id`: side (1: 0 prefill, 1 decode), room (8), attempt (8), generation (8) |
+    /// | 25 | | the body of the [`GroupFrame`] |
+    Group {
+        /// The use of a room that is voted on, as the member names it.
+        id: BallotId,
+        /// What is said.
+        frame: GroupFrame,
+    },
 }
 
 impl Frame {
@@ -116,6 +129,10 @@ impl Frame {
                 id.write(&mut w);
                 frame.write(&mut w);
             }
+            Self::Group { id, frame } => {
+                id.write(&mut w);
+                frame.write(&mut w);
+            }
         }
         w.finish(self.kind())
     }
@@ -131,6 +148,7 @@ impl Frame {
             Self::RegionsGone { .. } => Kind::RegionsGone,
             Self::RegionsClosed { .. } => Kind::RegionsClosed,
             Self::Room { frame, .. } => frame.kind(),
+            Self::Group { frame, .. } => frame.kind(),
         }
     }
 
@@ -162,6 +180,9 @@ impl Frame {
                 let id = GrantId::read(r, "room.id")?;
                 // Reads its own tail, since some room frames have optional fields.
                 return Ok(Self::Room { id, frame: RoomFrame::read(kind, r, whole)? });
+            }
+            Kind::Enrol | Kind::Verdict | Kind::Vote => {
+                Self::Group { id: BallotId::read(r, "group.id")?, frame: GroupFrame::read(kind, r)? }
             }
             Kind::Data => {
                 return Err(WireError::Value { field: "header.kind", value: (kind as u8).into() });

@@ -7,8 +7,8 @@ pub const HEADER_BYTES: usize = 16;
 /// Version of the format.
 pub const VERSION: u8 = 1;
 
-/// What follows a header. Numbers are never reused: 1 to 31 are frames of a link, 32 to 63 frames of a
-/// room, from 64 on frames of data lanes.
+/// What follows a header. Numbers are never reused: 1 to 31 are frames of a link, 32 to 47 frames of a
+/// room, 48 to 63 frames of a group, from 64 on frames of data lanes.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -47,6 +47,12 @@ pub enum Kind {
     Query = 40,
     /// [`RoomFrame::Status`](super::RoomFrame::Status).
     Status = 41,
+    /// [`GroupFrame::Enrol`](super::GroupFrame::Enrol).
+    Enrol = 48,
+    /// [`GroupFrame::Vote`](super::GroupFrame::Vote).
+    Vote = 49,
+    /// [`GroupFrame::Verdict`](super::GroupFrame::Verdict).
+    Verdict = 50,
     /// [`DataHeader`](super::DataHeader).
     Data = 64,
 }
@@ -95,6 +101,9 @@ impl Kind {
             39 => Self::Quiet,
             40 => Self::Query,
             41 => Self::Status,
+            48 => Self::Enrol,
+            49 => Self::Vote,
+            50 => Self::Verdict,
             64 => Self::Data,
             _ => return None,
         })

@@ -4,7 +4,7 @@ use super::WireError;
 use super::codec::{Coded, Reader, Writer};
 use crate::error::ErrorKind;
 use crate::ids::{
-    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, Party, Rank, RegionId, Room, Side,
+    Attempt, BallotId, Generation, GrantId, GroupId, GroupSizes, Instance, Party, Rank, RegionId, Room, Side,
 };
 use crate::poll::KVPoll;
 
@@ -19,6 +19,26 @@ impl Coded for GrantId {
 
     fn read(r: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
         Ok(Self {
+            room: Room(r.u64(field)?),
+            attempt: Attempt(r.u64(field)?),
+            generation: Generation(r.u64(field)?),
+        })
+    }
+}
+
+impl Coded for BallotId {
+    const MIN_BYTES: usize = 25;
+
+    fn write(&self, w: &mut Writer) {
+        self.side.write(w);
+        w.u64(self.room.0);
+        w.u64(self.attempt.0);
+        w.u64(self.generation.0);
+    }
+
+    fn read(r: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
+        Ok(Self {
+            side: Side::read(r, field)?,
             room: Room(r.u64(field)?),
             attempt: Attempt(r.u64(field)?),
             generation: Generation(r.u64(field)?),

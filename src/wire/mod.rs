@@ -44,6 +44,7 @@
 //! - `control.rs`: control frames whole
 //! - `link.rs`: bodies of link frames
 //! - `room.rs`: bodies of room frames
+//! - `group.rs`: bodies of group frames
 //! - `ids.rs`, `layout.rs`, `pages.rs`: what bodies are made of
 //! - `data.rs`: the data frame of two-sided transports
 //! - `error.rs`: why bytes are not a frame
@@ -53,6 +54,7 @@ mod codec;
 mod control;
 mod data;
 mod error;
+mod group;
 mod header;
 mod ids;
 mod layout;
@@ -66,6 +68,7 @@ pub use crate::checksum::{Crc32c, crc32c};
 pub use control::Frame;
 pub use data::DataHeader;
 pub use error::WireError;
+pub use group::GroupFrame;
 pub use header::{HEADER_BYTES, Header, Kind, VERSION};
 pub use link::{Hello, Layout};
 pub use room::{Cause, Done, Grant, Offer, RoomFrame, Status};
@@ -84,6 +87,8 @@ pub const MAX_DETAIL: usize = 1024;
 pub const MAX_PAYLOAD: usize = 1 << 20;
 /// Destinations of one room at most.
 pub const MAX_DESTINATIONS: usize = 4096;
+/// Ranks that share one outcome at most.
+pub const MAX_MEMBERS: usize = 4096;
 /// Regions of one frame at most.
 pub const MAX_REGIONS: usize = 65_536;
 /// Bytes of a transport's key of a region at most.

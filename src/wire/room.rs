@@ -180,8 +180,8 @@ impl RoomFrame {
                 layers: r.option("chunk_done.layers")?,
             },
             Kind::Done => return Done::read(r, whole).map(Self::Done),
-            Kind::Failed => Self::Failed(Cause::read(r)?),
-            Kind::Abort => Self::Abort(Cause::read(r)?),
+            Kind::Failed => Self::Failed(Cause::read(r, "cause")?),
+            Kind::Abort => Self::Abort(Cause::read(r, "cause")?),
             Kind::Quiet => Self::Quiet,
             Kind::Query => Self::Query { asked: Side::read(r, "query.asked")? },
             Kind::Status => Self::Status(Status::read(r)?),
@@ -319,8 +319,10 @@ impl Done {
     }
 }
 
-impl Cause {
-    fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
+impl Coded for Cause {
+    const MIN_BYTES: usize = Party::MIN_BYTES + KVPoll::MIN_BYTES + ErrorKind::MIN_BYTES + 4;
+
+    fn read(r: &mut Reader<'_>, _field: &'static str) -> Result<Self, WireError> {
         Ok(Self {
             origin: Party::read(r, "cause.origin")?,
             state: KVPoll::read(r, "cause.state")?,

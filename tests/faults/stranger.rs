@@ -4,8 +4,10 @@ use crate::bed::{Network, Node, PATIENCE, block_on};
 use crate::tap::Tap;
 use bytes::Bytes;
 use kvferry::transport::{Event, Transport, Wait};
-use kvferry::wire::{Crc32c, Frame, Hello, Kind, Layout, RoomFrame, Status};
-use kvferry::{Chunk, Engine, Finish, Generation, GrantId, Instance, LinkId, Offer, Place, Room, Side};
+use kvferry::wire::{Crc32c, Frame, GroupFrame, Hello, Kind, Layout, RoomFrame, Status};
+use kvferry::{
+    BallotId, Chunk, Engine, Finish, Generation, GrantId, Instance, LinkId, Offer, Place, Rank, Room, Side,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
@@ -157,6 +159,11 @@ pub(crate) fn samples() -> &'static BTreeMap<u8, Frame> {
         }
         let taken = sends.sent().into_iter().chain(receives.sent());
         let taken = taken.map(|(_, bytes)| Frame::decode(&bytes).unwrap());
+        let GrantId { room, attempt, generation } = id(1, 0);
+        let vote = |frame| {
+            let id = BallotId { side: Side::Decode, room, attempt, generation };
+            Frame::Group { id, frame }
+        };
         let others = [
             Frame::Ping { token: 1 },
             Frame::Pong { token: 1 },
@@ -165,9 +172,12 @@ pub(crate) fn samples() -> &'static BTreeMap<u8, Frame> {
             Frame::RegionsClosed { regions: vec![kvferry::RegionId(0)] },
             of(id(1, 0), RoomFrame::Query { asked: Side::Prefill }),
             of(id(1, 0), RoomFrame::Status(Status::new(Side::Decode, None))),
+            vote(GroupFrame::Enrol { members: vec![Rank::tp(0), Rank::tp(1)] }),
+            vote(GroupFrame::Vote { cause: None }),
+            vote(GroupFrame::Verdict { cause: None }),
         ];
         let samples: BTreeMap<_, _> = taken.chain(others).map(|frame| (frame.kind() as u8, frame)).collect();
-        assert!(samples.len() >= 17, "kinds are missing: {:?}", samples.keys());
+        assert!(samples.len() >= 20, "kinds are missing: {:?}", samples.keys());
         samples
     })
 }

@@ -1,6 +1,7 @@
 //! The rules of a room, tried on virtual time with seeded chance.
 
 mod aborts;
+mod ballots;
 mod calls;
 mod deadlines;
 mod flaws;

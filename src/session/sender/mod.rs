@@ -111,17 +111,6 @@ impl SenderSession {
         self.destinations.values().map(move |d| (d.joined.party, d.joined.id, words(d)))
     }
 
-    /// Ends the room for the reason a receiver gave before it could join.
-    pub fn fail_for(&mut self, now: Instant, cause: &Cause) {
-        self.course.fail_for(now, cause);
-        self.conclude(now);
-    }
-
-    /// Why the room failed, as it is told to others.
-    pub fn cause(&self) -> Option<Cause> {
-        self.course.cause()
-    }
-
     /// Tokens that every receiver already holds, and how many receivers there are; `None` until all
     /// have granted.
     pub fn granted(&self) -> Option<(u32, usize)> {
@@ -258,6 +247,11 @@ impl Session for SenderSession {
         self.conclude(now);
     }
 
+    fn fail_for(&mut self, now: Instant, cause: &Cause) {
+        self.course.fail_for(now, cause);
+        self.conclude(now);
+    }
+
     fn frame(&mut self, now: Instant, link: LinkId, id: GrantId, frame: &RoomFrame) {
         if matches!(frame, RoomFrame::Query { asked: Side::Prefill }) {
             return self.answer(link, id);
@@ -340,6 +334,10 @@ impl Session for SenderSession {
     fn waiting_for(&self) -> Vec<Rank> {
         let unsettled = self.destinations.values().filter(|d| !d.is_settled());
         unsettled.map(|d| d.joined.party.rank).collect()
+    }
+
+    fn cause(&self) -> Option<Cause> {
+        self.course.cause()
     }
 
     fn error(&self) -> Option<&KVTransferError> {

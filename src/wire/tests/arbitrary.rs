@@ -2,7 +2,8 @@
 
 use crate::error::ErrorKind;
 use crate::ids::{
-    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, OpId, Party, Rank, RegionId, Room, Side,
+    Attempt, BallotId, Generation, GrantId, GroupId, GroupSizes, Instance, OpId, Party, Rank, RegionId, Room,
+    Side,
 };
 use crate::layout::{
     GroupKind, HeadSpan, ItemOrder, PageGroup, PageList, Piece, PoolEntry, PoolLayout, Role, Sharding, Share,
@@ -10,10 +11,10 @@ use crate::layout::{
 };
 use crate::poll::KVPoll;
 use crate::wire::{
-    Cause, DataHeader, Done, Frame, Grant, Hello, Layout, MAX_DETAIL, Offer, RoomFrame, Status,
+    Cause, DataHeader, Done, Frame, Grant, GroupFrame, Hello, Layout, MAX_DETAIL, Offer, RoomFrame, Status,
 };
 use bytes::Bytes;
-use proptest::collection::vec;
+use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
 use std::ops::Range;
@@ -28,6 +29,10 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
         vec(region(), 0..8).prop_map(|regions| Frame::RegionsGone { regions }),
         vec(region(), 0..8).prop_map(|regions| Frame::RegionsClosed { regions }),
         (id(), room_frame()).prop_map(|(id, frame)| Frame::Room { id, frame }),
+        (side(), id(), group_frame()).prop_map(|(side, id, frame)| {
+            let GrantId { room, attempt, generation } = id;
+            Frame::Group { id: BallotId { side, room, attempt, generation }, frame }
+        }),
     ]
 }
 
@@ -70,6 +75,15 @@ fn room_frame() -> impl Strategy<Value = RoomFrame> {
         (side(), any::<bool>(), any::<u64>(), option::of(poll())).prop_map(|(of, granted, bytes, state)| {
             RoomFrame::Status(Status { of, granted, bytes, state })
         }),
+    ]
+}
+
+fn group_frame() -> impl Strategy<Value = GroupFrame> {
+    prop_oneof![
+        btree_set(rank(), 0..8)
+            .prop_map(|members| GroupFrame::Enrol { members: members.into_iter().collect() }),
+        option::of(cause()).prop_map(|cause| GroupFrame::Verdict { cause }),
+        option::of(cause()).prop_map(|cause| GroupFrame::Vote { cause }),
     ]
 }
 

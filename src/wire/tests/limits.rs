@@ -2,12 +2,12 @@
 
 use super::samples::ID;
 use crate::error::ErrorKind;
-use crate::ids::{GroupId, GroupSizes, Instance, Rank};
+use crate::ids::{BallotId, GroupId, GroupSizes, Instance, Rank, Side};
 use crate::layout::{HeadSpan, PageList, Share, TokenShard};
 use crate::wire::codec::{Reader, Writer};
 use crate::wire::{
-    Done, Frame, Grant, HEADER_BYTES, Hello, MAX_BODY, MAX_DESTINATIONS, MAX_DETAIL, MAX_NAME, MAX_PAGES,
-    MAX_PAYLOAD, RoomFrame, WireError, pages,
+    Done, Frame, Grant, GroupFrame, HEADER_BYTES, Hello, MAX_BODY, MAX_DESTINATIONS, MAX_DETAIL, MAX_NAME,
+    MAX_PAGES, MAX_PAYLOAD, RoomFrame, WireError, pages,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -133,6 +133,21 @@ fn ranges_that_end_before_they_start_are_refused() {
     assert_eq!(chunk(tokens.clone(), None), refused("chunk_done.tokens"));
     assert_eq!(chunk(0..1, Some(tokens.clone())), refused("chunk_done.layers"));
     assert_eq!(decoded(RoomFrame::Grant(Grant { tokens, ..grant(vec![]) })), refused("grant.tokens"));
+}
+
+#[test]
+fn members_have_one_order() {
+    let id = BallotId { side: Side::Decode, room: ID.room, attempt: ID.attempt, generation: ID.generation };
+    let decoded = |members: &[u32]| {
+        let members = members.iter().copied().map(Rank::tp).collect();
+        Frame::decode(&Frame::Group { id, frame: GroupFrame::Enrol { members } }.encode()).map(drop)
+    };
+    let refused = |value| Err(WireError::Value { field: "enrol.members", value });
+    assert_eq!((decoded(&[]), decoded(&[7]), decoded(&[0, 1, 5])), (Ok(()), Ok(()), Ok(())));
+    assert_eq!((decoded(&[1, 0]), decoded(&[0, 1, 1])), (refused(1), refused(2)));
+    let many: Vec<u32> = (0..=4096).collect();
+    let limit = WireError::TooLarge { field: "enrol.members", value: 4097, limit: 4096 };
+    assert_eq!((decoded(&many[..4096]), decoded(&many)), (Ok(()), Err(limit)));
 }
 
 #[test]

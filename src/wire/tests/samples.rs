@@ -2,21 +2,28 @@
 
 use crate::error::ErrorKind;
 use crate::ids::{
-    Attempt, Generation, GrantId, GroupId, GroupSizes, Instance, OpId, Party, Rank, RegionId, Room, Side,
+    Attempt, BallotId, Generation, GrantId, GroupId, GroupSizes, Instance, OpId, Party, Rank, RegionId, Room,
+    Side,
 };
 use crate::layout::{
     GroupKind, HeadSpan, ItemOrder, PageGroup, PageList, Piece, PoolEntry, PoolLayout, Role, Sharding, Share,
     TokenShard,
 };
 use crate::poll::KVPoll;
-use crate::wire::{Cause, DataHeader, Done, Frame, Grant, Hello, Layout, Offer, RoomFrame, Status};
+use crate::wire::{
+    Cause, DataHeader, Done, Frame, Grant, GroupFrame, Hello, Layout, Offer, RoomFrame, Status,
+};
 use bytes::Bytes;
 
 pub(super) const ID: GrantId =
     GrantId { room: Room(0x1122_3344_5566_7788), attempt: Attempt(3), generation: Generation(9) };
 
+const BALLOT: BallotId =
+    BallotId { side: Side::Decode, room: ID.room, attempt: ID.attempt, generation: Generation(11) };
+
 pub(super) fn frames() -> Vec<(&'static str, Frame)> {
     let room = |frame| Frame::Room { id: ID, frame };
+    let group = |side, frame| Frame::Group { id: BallotId { side, ..BALLOT }, frame };
     let regions = || vec![RegionId(0), RegionId(7), RegionId(u32::MAX)];
     vec![
         ("hello", Frame::Hello(hello())),
@@ -49,6 +56,17 @@ pub(super) fn frames() -> Vec<(&'static str, Frame)> {
         ("query", room(RoomFrame::Query { asked: Side::Decode })),
         ("status_known", room(RoomFrame::Status(status(Some(KVPoll::Transferring))))),
         ("status_unknown", room(RoomFrame::Status(Status::new(Side::Prefill, None)))),
+        ("enrol", group(Side::Decode, GroupFrame::Enrol { members: vec![Rank::tp(0), Rank::tp(1), RANK] })),
+        ("vote_success", group(Side::Prefill, GroupFrame::Vote { cause: None })),
+        (
+            "vote_failed",
+            group(Side::Decode, GroupFrame::Vote { cause: Some(cause(Side::Decode, "client gone")) }),
+        ),
+        ("verdict_success", group(Side::Decode, GroupFrame::Verdict { cause: None })),
+        (
+            "verdict_failed",
+            group(Side::Decode, GroupFrame::Verdict { cause: Some(cause(Side::Prefill, "link lost")) }),
+        ),
     ]
 }
 
