@@ -1,8 +1,9 @@
 //! What handles ask of the core.
 
 use super::core::{Core, News};
+use super::groups::Shares;
 use super::rooms::{ReceiverRoom, SenderRoom};
-use super::shared::{Command, Shared};
+use super::shared::{Command, Group, Shared};
 use super::slot::Slot;
 use super::sources::Sources;
 use crate::config::Deadlines;
@@ -27,14 +28,17 @@ impl Core {
 
     fn command(&mut self, shared: &Shared, now: Instant, command: Command) {
         let slot = match command {
-            Command::OpenSender { slot, attempt, deadlines } => {
-                return self.open_sender(shared, now, slot, attempt, deadlines);
+            Command::OpenSender { slot, attempt, deadlines, group } => {
+                return self.open_sender(shared, now, slot, attempt, deadlines, group);
             }
-            Command::OpenReceiver { slot, id, from, deadlines, layers } => {
+            Command::OpenReceiver { slot, id, from, deadlines, layers, group } => {
                 let rank = shared.place.rank;
                 let party = shared.party(Side::Decode);
                 let session = ReceiverSession::new(now, id, party, deadlines, vec![rank], layers);
-                self.rooms.receivers.insert(slot.room, ReceiverRoom::new(Arc::clone(&slot), session, from));
+                let shares = shares(shared, now, deadlines, group);
+                let room = ReceiverRoom::new(Arc::clone(&slot), session, from, shares);
+                self.rooms.receivers.insert(slot.room, room);
+                self.join_group(shared, now, (Side::Decode, slot.room));
                 self.resolve(shared, now, slot.room);
                 return self.grant_wish(shared, now, &slot);
             }
@@ -93,12 +97,15 @@ impl Core {
         slot: Arc<Slot>,
         attempt: Attempt,
         deadlines: Deadlines,
+        group: Option<Box<Group>>,
     ) {
         let room = slot.room;
         let limits = &shared.config.limits;
         let party = shared.party(Side::Prefill);
         let session = SenderSession::new(now, room, party, deadlines, limits.write_bytes, limits.retransmits);
-        self.rooms.senders.insert(room, SenderRoom::new(Arc::clone(&slot), attempt, session));
+        let shares = shares(shared, now, deadlines, group);
+        self.rooms.senders.insert(room, SenderRoom::new(Arc::clone(&slot), attempt, session, shares));
+        self.join_group(shared, now, (Side::Prefill, room));
         let Adopted { parked, aborted, .. } = self.lobby.adopt(room, attempt);
         if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {
             sender.session.fail_for(now, &cause);
@@ -124,6 +131,17 @@ impl Core {
         let answers = self.lobby.bury(now, room, attempt, cause, Vec::new());
         self.answer(answers);
     }
+}
+
+/// The part of a new room in the outcome it shares with others.
+fn shares(
+    shared: &Shared,
+    now: Instant,
+    deadlines: Deadlines,
+    group: Option<Box<Group>>,
+) -> Option<Box<Shares>> {
+    let Group { id, ranks, outcome } = *group?;
+    Some(Box::new(Shares::new(now, id, shared.party(id.side), ranks, outcome, deadlines.discover)))
 }
 
 /// Keeps the marks of a chunk that are not ready, and nudges the driver when one is. Answers whether there are any.

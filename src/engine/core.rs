@@ -4,13 +4,14 @@
 //! - `inbound.rs`: what comes from transports and peers
 //! - `reach.rs`: finding and connecting peers
 //! - `outbound.rs`: what sessions want done, and writes
+//! - `groups.rs`: outcomes that several ranks share
 
 use super::feeds::Feeds;
 use super::layouts::Announced;
 use super::links::{Link, Pools};
 use super::liveness::Beat;
 use super::regions::Withdrawals;
-use super::rooms::{Key, Rooms};
+use super::rooms::{Key, Rooms, Waiter};
 use super::shared::Shared;
 use super::slot::Slot;
 use super::targets::{Farewell, Targets};
@@ -22,7 +23,7 @@ use crate::ids::{LinkId, Party, Rank, RegionId, Side};
 use crate::layout::Extent;
 use crate::memory::{Mark, Region};
 use crate::poll::{KVPoll, Release};
-use crate::session::{Action, Lobby, Session};
+use crate::session::{Action, Ballots, Lobby, Session};
 use crate::transport::{Event, Transport, Wait};
 use std::collections::BTreeMap;
 use std::io;
@@ -38,9 +39,10 @@ pub(super) struct Core {
     pub(super) transports: Vec<Box<dyn Transport>>,
     pub(super) links: BTreeMap<LinkId, Link>,
     pub(super) feeds: Feeds,
-    pub(super) targets: Targets,
+    pub(super) targets: Targets<Waiter>,
     pub(super) rooms: Rooms,
     pub(super) lobby: Lobby,
+    pub(super) ballots: Ballots,
     pub(super) regions: BTreeMap<RegionId, Region>,
     pub(super) withdrawals: Withdrawals,
     pub(super) announced: Option<Arc<Announced>>,
@@ -84,6 +86,7 @@ impl Core {
             targets: Targets::default(),
             rooms: Rooms::default(),
             lobby: Lobby::new(party, patience, limits.parked_bytes, limits.tombstones),
+            ballots: Ballots::new(party, patience, limits.parked_bytes, limits.tombstones),
             regions: BTreeMap::new(),
             withdrawals: Withdrawals::default(),
             announced: None,
@@ -121,7 +124,12 @@ impl Core {
                     shared.counters.quarantines.fetch_add(1, Ordering::Relaxed);
                 }
             }
+            self.tick_group(now, key);
             self.follow_up(shared, now, key, News::All);
+        }
+        if self.ballots.deadline().is_some_and(|at| at <= now) {
+            let told = self.ballots.tick(now);
+            self.tell(shared, now, told);
         }
         if self.lobby.deadline().is_some_and(|at| at <= now) {
             let answers = self.lobby.tick(now);
@@ -137,7 +145,8 @@ impl Core {
             return None;
         }
         let (rooms, targets) = (self.rooms.deadline(), self.targets.deadline());
-        let deadlines = [rooms, targets, self.lobby.deadline(), self.beat.deadline()];
+        let (lobby, ballots) = (self.lobby.deadline(), self.ballots.deadline());
+        let deadlines = [rooms, targets, lobby, ballots, self.beat.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
@@ -155,21 +164,19 @@ impl Core {
     /// A session was told something: does what it asks, shows what changed, sets its timer, and takes
     /// it away once it is over.
     pub(super) fn follow_up(&mut self, shared: &Shared, now: Instant, key: Key, news: News) {
-        let mut actions = std::mem::take(&mut self.actions);
-        let Some(session) = self.rooms.session(key) else { return };
-        let view = (session.state(), session.release());
-        while let Some(action) = session.next_action() {
-            actions.push(action);
+        let Some((mut state, mut release)) = self.do_actions(key) else { return };
+        if state.is_terminal()
+            && self.take_part(shared, now, key)
+            && let Some(own) = self.do_actions(key)
+        {
+            (state, release) = own;
         }
-        for action in actions.drain(..) {
-            self.act(key, action);
-        }
-        self.actions = actions;
-        if view.0 == KVPoll::Failed && view.1 != Release::Safe {
+        if state == KVPoll::Failed && release != Release::Safe {
             self.recall(key);
         }
         self.enqueue_writes(key);
         self.rooms.arm(key);
+        let Some(view) = self.rooms.standing(key) else { return };
         let shown = self.rooms.slot(key).map(|slot| (slot.poll(), slot.release()));
         let full = news == News::All || shown != Some(view);
         if view.1 == Release::Safe && view.0.is_terminal() {
@@ -182,12 +189,23 @@ impl Core {
         }
     }
 
+    /// Does what a session asks; gives where it stands.
+    fn do_actions(&mut self, key: Key) -> Option<(KVPoll, Release)> {
+        let mut actions = std::mem::take(&mut self.actions);
+        let session = self.rooms.session(key)?;
+        let standing = (session.state(), session.release());
+        actions.extend(std::iter::from_fn(|| session.next_action()));
+        for action in actions.drain(..) {
+            self.act(key, action);
+        }
+        self.actions = actions;
+        Some(standing)
+    }
+
     /// The engine ends: every room fails, on both ends.
     pub(super) fn fail_all(&mut self, shared: &Shared, now: Instant) {
         for key in self.rooms.keys() {
-            if let Some(session) = self.rooms.session(key) {
-                session.fail(now, Fault::new(ErrorKind::ShuttingDown, "the engine is closing"));
-            }
+            self.end_room(shared, now, key, Fault::new(ErrorKind::ShuttingDown, "the engine is closing"));
             self.follow_up(shared, now, key, News::All);
         }
     }
@@ -241,9 +259,7 @@ impl Core {
         }
         let given = slot.abort_detail.lock().take();
         let detail = given.unwrap_or_else(|| "the handle was dropped".into());
-        if let Some(session) = self.rooms.session(key) {
-            session.fail(now, Fault::new(ErrorKind::Aborted, detail));
-        }
+        self.end_room(shared, now, key, Fault::new(ErrorKind::Aborted, detail));
         self.follow_up(shared, now, key, News::All);
     }
 
@@ -298,6 +314,7 @@ impl Core {
         self.links.values_mut().for_each(|link| {
             link.rooms.remove(&key);
         });
+        self.leave_mates(key);
         // Before the end is seen: whoever sees it may take the number, and the place, at once.
         if let Some(slot) = self.rooms.slot(key) {
             shared.live.forget(slot);
@@ -311,7 +328,7 @@ impl Core {
                     let answers = self.lobby.bury(now, key.1, sender.attempt, cause, heard);
                     self.answer(answers);
                 }
-                shared.counters.ended(&sender.session);
+                shared.counters.ended(sender.session.figures().bytes, sender.slot.error().as_ref());
                 sender.slot
             }
             Side::Decode => {
@@ -326,9 +343,9 @@ impl Core {
                             (receiver.session.id(), receiver.session.destinations(*rank).to_vec());
                         self.targets.give_up(&wanted.candidates, Farewell { id, destinations, cause });
                     }
-                    self.targets.unwant(&wanted.candidates, key.1);
+                    self.targets.unwant(&wanted.candidates, Waiter::Receiver(key.1));
                 }
-                shared.counters.ended(&receiver.session);
+                shared.counters.ended(receiver.session.figures().bytes, receiver.slot.error().as_ref());
                 receiver.slot
             }
         };

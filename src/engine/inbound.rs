@@ -2,6 +2,7 @@
 
 use super::core::{Core, News};
 use super::links::{Link, Peer, Pools};
+use super::rooms::Waiter;
 use super::shared::Shared;
 use crate::error::{ErrorKind, Fault};
 use crate::ids::{GrantId, LinkId, Side};
@@ -140,6 +141,7 @@ impl Core {
             }
             Frame::RegionsClosed { regions } => self.regions_closed(id, &regions),
             Frame::Room { id: grant, frame } => self.room_frame(shared, now, id, grant, frame, bytes.len()),
+            Frame::Group { id: ballot, frame } => self.group_frame(shared, now, id, ballot, frame),
             // Answers whose arrival is all they have to say, and a repeated hello.
             _ => {}
         }
@@ -291,9 +293,19 @@ impl Core {
             {
                 receiver.session.unreachable(now, rank);
             }
+            self.mate_down(shared, now, key, id, &fault, refused.is_some() || silent.is_some());
             self.follow_up(shared, now, key, News::All);
         }
-        for room in self.targets.down(now, id, &fault.detail) {
+        let told = self.ballots.link_down(now, id, &fault);
+        self.tell(shared, now, told);
+        for waiter in self.targets.down(now, id, &fault.detail) {
+            let room = match waiter {
+                Waiter::Receiver(room) => room,
+                Waiter::Group(key) => {
+                    self.mate_unreachable(shared, now, key, refused.as_ref());
+                    continue;
+                }
+            };
             // A peer that cannot work with us, or goes, will not do better at the next try.
             let Some(fault) = refused.clone() else {
                 self.note_unreachable(shared, now, room);

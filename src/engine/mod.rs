@@ -7,6 +7,7 @@
 //! - `slot.rs`, `changes.rs`: what callers see of a room
 //! - `core.rs`, `commands.rs`, `inbound.rs`, `reach.rs`, `outbound.rs`: the loop
 //! - `rooms.rs`, `links.rs`, `targets.rs`, `layouts.rs`, `sources.rs`, `feeds.rs`: what the loop knows
+//! - `outcome.rs`, `groups.rs`: outcomes that several ranks share
 //! - `liveness.rs`: signs of life
 //! - `regions.rs`: memory that is taken back
 //! - `shared.rs`, `inbox.rs`, `live.rs`: what handles and the loop have in common; the lock order
@@ -19,6 +20,7 @@ mod clock;
 mod commands;
 mod core;
 mod feeds;
+mod groups;
 mod handle;
 mod inbound;
 mod inbox;
@@ -27,6 +29,7 @@ mod links;
 mod live;
 mod liveness;
 mod outbound;
+mod outcome;
 mod reach;
 mod receiver;
 mod regions;
@@ -45,6 +48,7 @@ mod work;
 
 pub use builder::EngineBuilder;
 pub use changes::Change;
+pub use outcome::{Member, Outcome};
 pub use receiver::KVReceiver;
 pub use regions::Withdrawal;
 pub use sender::KVSender;
@@ -101,16 +105,19 @@ pub struct Place {
 }
 
 /// What a room may have of its own.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct RoomOptions {
     /// The caller's number, given back by [`Engine::changes`].
     pub tag: u64,
     /// Which try of the room this is; both sides must name the same. A room may be used again without
-    /// one only after both handles have reported a final state and `Safe`.
+    /// one only after both handles, of every rank that shares the outcome, have reported a final state and
+    /// `Safe`.
     pub attempt: Attempt,
     /// Deadlines; the engine's if none are given.
     pub deadlines: Option<Deadlines>,
+    /// Whose outcome it has: this rank's own, if nothing else is asked for.
+    pub outcome: Outcome,
 }
 
 impl Place {
@@ -142,6 +149,21 @@ impl RoomOptions {
     #[must_use]
     pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
         self.deadlines = Some(deadlines);
+        self
+    }
+
+    /// With one outcome for all ranks of this engine's group that have its data parallel index: see
+    /// [`Outcome`]. The directory must know the group.
+    #[must_use]
+    pub fn whole_group(mut self) -> Self {
+        self.outcome = Outcome::Group;
+        self
+    }
+
+    /// With one outcome for these ranks of this engine's group, which is one of them: see [`Outcome`].
+    #[must_use]
+    pub fn members(mut self, members: Vec<Member>) -> Self {
+        self.outcome = Outcome::Members(members);
         self
     }
 }
@@ -232,15 +254,18 @@ impl Engine {
     /// Prefill: one request. Starts in `Bootstrapping`, until the decode side has lent pages.
     ///
     /// # Errors
-    /// The room is in use, too many rooms are, there is no layout yet, or the engine is closed.
+    /// The room is in use, too many rooms are, the members cannot be, there is no layout yet, or the engine
+    /// is closed.
     pub fn sender(&self, room: Room, options: RoomOptions) -> Result<KVSender, UsageError> {
         let shared = self.open()?;
+        let group = shared.group(Side::Prefill, room, options.attempt, options.outcome)?;
         let (slot, announced) = shared.claim(Side::Prefill, room, options.tag)?;
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         shared.inbox.command(Command::OpenSender {
             slot: Arc::clone(&slot),
             attempt: options.attempt,
             deadlines,
+            group,
         });
         Ok(KVSender::new(Arc::clone(shared), slot, announced))
     }
@@ -248,8 +273,8 @@ impl Engine {
     /// Decode: the same request, fed by `sources`.
     ///
     /// # Errors
-    /// The room is in use, too many rooms are, the sources cannot be, there is no layout yet, or the
-    /// engine is closed.
+    /// The room is in use, too many rooms are, the sources or members cannot be, there is no layout yet, or
+    /// the engine is closed.
     pub fn receiver(
         &self,
         room: Room,
@@ -258,6 +283,7 @@ impl Engine {
     ) -> Result<KVReceiver, UsageError> {
         let shared = self.open()?;
         sources.check(shared.tokens)?;
+        let group = shared.group(Side::Decode, room, options.attempt, options.outcome)?;
         let (slot, announced) = shared.claim(Side::Decode, room, options.tag)?;
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         let id = GrantId { room, attempt: options.attempt, generation: slot.generation };
@@ -268,6 +294,7 @@ impl Engine {
             from: sources,
             deadlines,
             layers,
+            group,
         });
         Ok(KVReceiver::new(Arc::clone(shared), slot, announced))
     }
@@ -351,7 +378,10 @@ impl Engine {
         stats.quarantined = core.rooms.quarantined.len();
         (stats.regions, stats.withdrawals) = (core.regions.len(), core.withdrawals.len());
         (stats.parked, stats.remembered) = core.lobby.sizes();
-        stats.late += core.lobby.late();
+        stats.late += core.lobby.late() + core.ballots.late();
+        let (ballots, verdicts) = core.ballots.sizes();
+        stats.ballots = ballots;
+        stats.remembered += verdicts;
         stats
     }
 

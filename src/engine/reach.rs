@@ -2,7 +2,7 @@
 
 use super::core::{Core, News};
 use super::links::Link;
-use super::rooms::Wanted;
+use super::rooms::{Waiter, Wanted};
 use super::shared::Shared;
 use super::sources::{self, Source, Sources};
 use super::targets::{Candidates, Farewell, Hopeless, Reach};
@@ -19,6 +19,8 @@ impl Core {
         if shared.inbox.take_directory() {
             let unresolved: Vec<_> = self.rooms.unresolved.iter().copied().collect();
             unresolved.into_iter().for_each(|room| self.resolve(shared, now, room));
+            let ungrouped: Vec<_> = self.rooms.ungrouped.iter().copied().collect();
+            ungrouped.into_iter().for_each(|key| self.find_mates(shared, now, key));
         }
         for (room, rank) in std::mem::take(&mut self.rooms.lost) {
             self.reach_again(shared, now, room, rank);
@@ -33,19 +35,31 @@ impl Core {
                 Err(error) => {
                     let detail = Fault::caused_by(ErrorKind::Transport, "connecting", error).detail;
                     tracing::debug!(%detail, "connect failed");
-                    for room in self.targets.untried(now, &candidates, &detail) {
-                        self.note_unreachable(shared, now, room);
+                    for waiter in self.targets.untried(now, &candidates, &detail) {
+                        match waiter {
+                            Waiter::Group(key) => self.mate_unreachable(shared, now, key, None),
+                            Waiter::Receiver(room) => self.note_unreachable(shared, now, room),
+                        }
                     }
                 }
             }
         }
-        for Hopeless { room, candidates, error, next } in self.targets.hopeless(now) {
+        for Hopeless { room: waiter, candidates, error, next } in self.targets.hopeless(now) {
+            let place = places(&self.transports, &candidates);
+            let is_tried = next.is_none();
+            let next = next.map_or("it is being tried".into(), |next| format!("next try in {next:.0?}"));
+            let has_gone = format!("at {place} has gone; last try: {error}; {next}");
+            let room = match waiter {
+                Waiter::Receiver(room) => room,
+                Waiter::Group(key) => {
+                    self.mate_gone(shared, now, key, &candidates, &has_gone, is_tried);
+                    continue;
+                }
+            };
             let Some(receiver) = self.rooms.receivers.get_mut(&room) else { continue };
             let rank = receiver.wanted.iter().find(|(_, wanted)| wanted.candidates == candidates);
             let Some((&rank, _)) = rank else { continue };
-            let place = places(&self.transports, &candidates);
-            let next = next.map_or("it is being tried".into(), |next| format!("next try in {next:.0?}"));
-            let detail = format!("prefill rank {rank} at {place} has gone; last try: {error}; {next}");
+            let detail = format!("prefill rank {rank} {has_gone}");
             // If its link was lost, that is the reason.
             receiver.session.unreachable(now, rank);
             receiver.session.fail(now, Fault::new(ErrorKind::PeerLost, detail));
@@ -108,7 +122,7 @@ impl Core {
             receiver.wanted.insert(source.rank, Wanted { candidates, instance: source.instance });
         }
         for (rank, wanted) in receiver.wanted.clone() {
-            let target = self.targets.want(now, &wanted.candidates, room);
+            let target = self.targets.want(now, &wanted.candidates, Waiter::Receiver(room));
             if let Reach::Link(link) = target.state
                 && self.links.get(&link).is_some_and(Link::is_up)
             {
@@ -142,7 +156,7 @@ impl Core {
         let Some(receiver) = receiver.filter(|room| !room.session.state().is_terminal()) else { return };
         let Some(wanted) = receiver.reached.remove(&rank) else { return };
         receiver.wanted.insert(rank, wanted.clone());
-        let target = self.targets.want(now, &wanted.candidates, room);
+        let target = self.targets.want(now, &wanted.candidates, Waiter::Receiver(room));
         if let Reach::Link(link) = target.state
             && self.links.get(&link).is_some_and(Link::is_up)
         {
@@ -158,7 +172,14 @@ impl Core {
             self.send(id, &Frame::Room { id: room, frame: RoomFrame::Join { destinations } });
             self.send(id, &Frame::Room { id: room, frame: RoomFrame::Abort(cause) });
         }
-        for room in waiting {
+        for waiter in waiting {
+            let room = match waiter {
+                Waiter::Receiver(room) => room,
+                Waiter::Group(key) => {
+                    self.mate_at(shared, now, key, &candidates, id);
+                    continue;
+                }
+            };
             let Some(receiver) = self.rooms.receivers.get(&room) else { continue };
             let wanted = receiver.wanted.iter().find(|(_, wanted)| wanted.candidates == candidates);
             if let Some((&rank, _)) = wanted {
@@ -178,7 +199,7 @@ impl Core {
         else {
             return;
         };
-        self.targets.unwant(&wanted.candidates, room);
+        self.targets.unwant(&wanted.candidates, Waiter::Receiver(room));
         let candidates = wanted.candidates.clone();
         receiver.reached.insert(rank, Wanted { candidates, instance: Some(peer.instance) });
         let fault = if peer.rank != rank {
@@ -241,7 +262,7 @@ fn places(transports: &[Box<dyn Transport>], candidates: &Candidates) -> String 
     candidates.iter().filter_map(place).collect::<Vec<_>>().join(", ")
 }
 
-fn candidates(transports: &[Box<dyn Transport>], addresses: &[(String, Vec<u8>)]) -> Candidates {
+pub(super) fn candidates(transports: &[Box<dyn Transport>], addresses: &[(String, Vec<u8>)]) -> Candidates {
     let index = |name: &str| transports.iter().position(|transport| transport.name() == name);
     addresses.iter().filter_map(|(name, address)| Some((index(name)?, address.clone().into()))).collect()
 }

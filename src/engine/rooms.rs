@@ -1,18 +1,29 @@
 //! The room tables of an engine, and the timers of its rooms.
 
+use super::groups::Shares;
 use super::slot::{Details, Granted, Slot};
 use super::sources::Sources;
 use super::targets::Candidates;
+use crate::error::KVTransferError;
 use crate::ids::{Attempt, LinkId, Rank, Room, Side};
 use crate::memory::Mark;
-use crate::poll::KVPoll;
-use crate::session::{ReceiverSession, SenderSession, Session};
+use crate::poll::{KVPoll, Release};
+use crate::session::{Outcome, ReceiverSession, SenderSession, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A live transfer of this engine.
 pub(super) type Key = (Side, Room);
+
+/// What waits for a peer.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Waiter {
+    /// A room, for a rank that shares its outcome.
+    Group(Key),
+    /// A receiver, for its source.
+    Receiver(Room),
+}
 
 #[derive(Debug)]
 pub(super) struct SenderRoom {
@@ -24,6 +35,8 @@ pub(super) struct SenderRoom {
     /// Chunks given so far.
     pub(super) chunks: usize,
     pub(super) path: Option<&'static str>,
+    /// What the outcome has to do with other ranks.
+    pub(super) shares: Option<Box<Shares>>,
     armed: Option<Instant>,
 }
 
@@ -40,6 +53,8 @@ pub(super) struct ReceiverRoom {
     pub(super) path: Option<&'static str>,
     /// Which transport each of its links belongs to, or did.
     pub(super) transports: BTreeMap<LinkId, usize>,
+    /// What the outcome has to do with other ranks.
+    pub(super) shares: Option<Box<Shares>>,
     armed: Option<Instant>,
 }
 
@@ -61,13 +76,20 @@ pub(super) struct Rooms {
     pub(super) quarantined: BTreeSet<Key>,
     /// Receivers whose sources are not known.
     pub(super) unresolved: BTreeSet<Room>,
+    /// Rooms whose group is not known.
+    pub(super) ungrouped: BTreeSet<Key>,
     /// Sources to be connected again for what they may have said last.
     pub(super) lost: Vec<(Room, Rank)>,
 }
 
 impl SenderRoom {
-    pub(super) fn new(slot: Arc<Slot>, attempt: Attempt, session: SenderSession) -> Self {
-        Self { slot, attempt, session, marks: Vec::new(), chunks: 0, path: None, armed: None }
+    pub(super) fn new(
+        slot: Arc<Slot>,
+        attempt: Attempt,
+        session: SenderSession,
+        shares: Option<Box<Shares>>,
+    ) -> Self {
+        Self { slot, attempt, session, marks: Vec::new(), chunks: 0, path: None, shares, armed: None }
     }
 
     fn details(&self) -> Details {
@@ -83,7 +105,12 @@ impl SenderRoom {
 }
 
 impl ReceiverRoom {
-    pub(super) fn new(slot: Arc<Slot>, session: ReceiverSession, from: Sources) -> Self {
+    pub(super) fn new(
+        slot: Arc<Slot>,
+        session: ReceiverSession,
+        from: Sources,
+        shares: Option<Box<Shares>>,
+    ) -> Self {
         let unresolved = Some(from);
         Self {
             slot,
@@ -93,13 +120,14 @@ impl ReceiverRoom {
             reached: BTreeMap::new(),
             path: None,
             transports: BTreeMap::new(),
+            shares,
             armed: None,
         }
     }
 
-    fn details(&self) -> Details {
+    fn details(&self, state: KVPoll) -> Details {
         let session = &self.session;
-        let payloads = if session.state() == KVPoll::Success {
+        let payloads = if state == KVPoll::Success {
             session.payloads().map(|(rank, bytes)| (rank, bytes.clone())).collect()
         } else {
             Vec::new()
@@ -124,6 +152,60 @@ impl Rooms {
         })
     }
 
+    /// What a room has to do with other ranks, if its outcome is theirs too.
+    pub(super) fn shares(&mut self, key: Key) -> Option<&mut Shares> {
+        self.shared_room(key).map(|(_, shares)| shares)
+    }
+
+    /// A room whose outcome is that of other ranks, too.
+    pub(super) fn shared_room(&mut self, key: Key) -> Option<(&mut dyn Session, &mut Shares)> {
+        Some(match key.0 {
+            Side::Prefill => {
+                let room = self.senders.get_mut(&key.1)?;
+                (&mut room.session, room.shares.as_deref_mut()?)
+            }
+            Side::Decode => {
+                let room = self.receivers.get_mut(&key.1)?;
+                (&mut room.session, room.shares.as_deref_mut()?)
+            }
+        })
+    }
+
+    /// What is shown of a room, and why it failed.
+    fn view(&self, key: Key) -> Option<(&Arc<Slot>, KVPoll, Release, Option<&KVTransferError>)> {
+        let (slot, session, shares): (_, &dyn Session, _) = match key.0 {
+            Side::Prefill => {
+                let room = self.senders.get(&key.1)?;
+                (&room.slot, &room.session, &room.shares)
+            }
+            Side::Decode => {
+                let room = self.receivers.get(&key.1)?;
+                (&room.slot, &room.session, &room.shares)
+            }
+        };
+        let (own, release) = (session.state(), session.release());
+        let Some(shares) = shares else { return Some((slot, own, release, session.error())) };
+        let error = match shares.member.outcome() {
+            Some(Outcome::Failed(error)) => Some(&**error),
+            _ => None,
+        };
+        Some((slot, shares.shown(own, slot.poll()), release, error))
+    }
+
+    fn deadline_of(&self, key: Key) -> Option<Instant> {
+        let (own, shares) = match key.0 {
+            Side::Prefill => self.senders.get(&key.1).map(|room| (room.session.deadline(), &room.shares))?,
+            Side::Decode => self.receivers.get(&key.1).map(|room| (room.session.deadline(), &room.shares))?,
+        };
+        let shared = shares.as_ref().and_then(|shares| shares.member.deadline());
+        own.into_iter().chain(shared).min()
+    }
+
+    /// What is to be shown of a room.
+    pub(super) fn standing(&self, key: Key) -> Option<(KVPoll, Release)> {
+        self.view(key).map(|(_, state, release, _)| (state, release))
+    }
+
     pub(super) fn slot(&self, key: Key) -> Option<&Arc<Slot>> {
         Some(match key.0 {
             Side::Prefill => &self.senders.get(&key.1)?.slot,
@@ -143,24 +225,24 @@ impl Rooms {
 
     /// Stores what the caller may see. Answers whether that is news.
     pub(super) fn publish(&self, key: Key, full: bool) -> bool {
-        let (slot, session, ready, details): (_, &dyn Session, _, _) = match key.0 {
+        let Some((slot, state, release, error)) = self.view(key) else { return false };
+        let (ready, details) = match key.0 {
             Side::Prefill => {
                 let Some(room) = self.senders.get(&key.1) else { return false };
-                (&room.slot, &room.session, 0, full.then(|| room.details()))
+                (0, full.then(|| room.details()))
             }
             Side::Decode => {
                 let Some(room) = self.receivers.get(&key.1) else { return false };
-                let ready = room.session.ready_tokens();
-                (&room.slot, &room.session, ready, full.then(|| room.details()))
+                (room.session.ready_tokens(), full.then(|| room.details(state)))
             }
         };
-        slot.publish(session.state(), session.release(), session.error(), ready, details)
+        slot.publish(state, release, error, ready, details)
     }
 
     /// Sets the room's timer, if its next deadline is earlier than the one set. A later one is seen to
     /// when the timer fires, so that progress costs nothing here.
     pub(super) fn arm(&mut self, key: Key) {
-        let Some(deadline) = self.session(key).and_then(|session| session.deadline()) else { return };
+        let Some(deadline) = self.deadline_of(key) else { return };
         let Some(armed) = self.armed(key) else { return };
         if armed.is_some_and(|armed| armed <= deadline) {
             return;

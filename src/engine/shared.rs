@@ -5,6 +5,7 @@ use super::core::Core;
 use super::inbox::Inbox;
 use super::layouts::Announced;
 use super::live::Live;
+use super::outcome::Outcome;
 use super::slot::Slot;
 use super::sources::Sources;
 use super::stats::Counters;
@@ -14,7 +15,7 @@ use crate::bootstrap::Directory;
 use crate::config::{Config, Deadlines};
 use crate::error::{ErrorKind, Fault, Moment, Origin};
 use crate::home::Home;
-use crate::ids::{Attempt, Generation, GrantId, Instance, Party, Room, Side};
+use crate::ids::{Attempt, BallotId, Generation, GrantId, Instance, Party, Rank, Room, Side};
 use crate::layout::TokenShard;
 use crate::memory::Mark;
 use crate::poll::{KVPoll, Release};
@@ -56,14 +57,55 @@ pub(super) struct Shared {
 /// What handles ask for.
 #[derive(Debug)]
 pub(super) enum Command {
-    Chunk { slot: Arc<Slot>, chunk: Chunk, marks: Vec<Mark> },
-    Finish { slot: Arc<Slot>, finish: Finish, marks: Vec<Mark> },
-    Grant { slot: Arc<Slot>, lent: Lent },
-    Offer { slot: Arc<Slot>, offer: Offer },
-    OpenReceiver { slot: Arc<Slot>, id: GrantId, from: Sources, deadlines: Deadlines, layers: Vec<u32> },
-    OpenSender { slot: Arc<Slot>, attempt: Attempt, deadlines: Deadlines },
-    Reject { room: Room, attempt: Attempt, detail: String },
-    SetDp { slot: Arc<Slot>, dp: u32 },
+    Chunk {
+        slot: Arc<Slot>,
+        chunk: Chunk,
+        marks: Vec<Mark>,
+    },
+    Finish {
+        slot: Arc<Slot>,
+        finish: Finish,
+        marks: Vec<Mark>,
+    },
+    Grant {
+        slot: Arc<Slot>,
+        lent: Lent,
+    },
+    Offer {
+        slot: Arc<Slot>,
+        offer: Offer,
+    },
+    OpenReceiver {
+        slot: Arc<Slot>,
+        id: GrantId,
+        from: Sources,
+        deadlines: Deadlines,
+        layers: Vec<u32>,
+        group: Option<Box<Group>>,
+    },
+    OpenSender {
+        slot: Arc<Slot>,
+        attempt: Attempt,
+        deadlines: Deadlines,
+        group: Option<Box<Group>>,
+    },
+    Reject {
+        room: Room,
+        attempt: Attempt,
+        detail: String,
+    },
+    SetDp {
+        slot: Arc<Slot>,
+        dp: u32,
+    },
+}
+
+/// Who shares the outcome of a new room.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) id: BallotId,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) outcome: Outcome,
 }
 
 /// Wakers are code of the caller's: a panic of one is told by the panic hook, and harms nobody else.
@@ -95,6 +137,22 @@ impl Shared {
 
     pub(super) fn check_process(&self) -> Result<(), UsageError> {
         if self.home.is_here() { Ok(()) } else { Err(UsageError::Forked(self.home.process())) }
+    }
+
+    /// Who shares the outcome of a room, if others do.
+    pub(super) fn group(
+        &self,
+        side: Side,
+        room: Room,
+        attempt: Attempt,
+        outcome: Outcome,
+    ) -> Result<Option<Box<Group>>, UsageError> {
+        let ranks = outcome.ranks(self.place.rank, self.place.sizes, self.directory.is_some())?;
+        if ranks.is_empty() {
+            return Ok(None);
+        }
+        let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
+        Ok(Some(Box::new(Group { id: BallotId { side, room, attempt, generation }, ranks, outcome })))
     }
 
     /// Claims a room for a new handle.

@@ -1,7 +1,6 @@
 //! Counters of an engine, and figures of a room.
 
-use crate::error::ErrorKind;
-use crate::session::Session;
+use crate::error::{ErrorKind, KVTransferError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +37,9 @@ pub struct Stats {
     pub withdrawals: usize,
     /// Frames parked for rooms without a sender.
     pub parked: usize,
-    /// Ended rooms that are remembered.
+    /// Outcomes shared by several ranks that this one counts the votes for.
+    pub ballots: usize,
+    /// Ended rooms that are remembered, and outcomes.
     pub remembered: usize,
     /// Rooms that ended well.
     pub succeeded: u64,
@@ -83,6 +84,7 @@ impl fmt::Display for Stats {
             ("regions", self.regions),
             ("withdrawals", self.withdrawals),
             ("parked", self.parked),
+            ("ballots", self.ballots),
             ("remembered", self.remembered),
         ];
         let counts = [
@@ -167,9 +169,9 @@ impl TransferStats {
 }
 
 impl Counters {
-    pub(super) fn ended(&self, session: &dyn Session) {
-        self.bytes.fetch_add(session.figures().bytes, Ordering::Relaxed);
-        match session.error() {
+    pub(super) fn ended(&self, bytes: u64, error: Option<&KVTransferError>) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        match error {
             Some(error) => {
                 let mut failed = self.failed.lock();
                 *failed.all.entry(name(error.kind)).or_default() += 1;

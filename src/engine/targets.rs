@@ -4,7 +4,7 @@
 //! was there and went is given [`GRACE`] to come back, then rooms that need it fail at once. It is tried
 //! again as rooms come, and is as good as new when it answers.
 
-use crate::ids::{GrantId, Instance, LinkId, Rank, Room};
+use crate::ids::{GrantId, Instance, LinkId, Rank};
 use crate::wire::Cause;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 /// Addresses of one peer that this engine has a transport for, in order of preference.
 pub(super) type Candidates = Vec<(usize, Bytes)>;
 
-#[derive(Debug, Default)]
-pub(super) struct Targets {
-    targets: BTreeMap<Candidates, Target>,
+/// `W` names what waits for a peer.
+#[derive(Debug)]
+pub(super) struct Targets<W> {
+    targets: BTreeMap<Candidates, Target<W>>,
     by_link: BTreeMap<LinkId, Candidates>,
     /// Who answered at an address last, and when.
     answered: BTreeMap<(usize, Bytes), (Instance, Instant)>,
@@ -23,10 +24,10 @@ pub(super) struct Targets {
 }
 
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct Target<W> {
     pub(super) state: Reach,
-    /// Receivers that wait for it, and since when.
-    waiting: BTreeMap<Room, Instant>,
+    /// Rooms that wait for it, and since when.
+    waiting: BTreeMap<W, Instant>,
     /// Which candidate is tried now.
     at: usize,
     failures: u32,
@@ -54,8 +55,8 @@ enum Standing {
 
 /// A room that need not wait for its peer any longer.
 #[derive(Debug)]
-pub(super) struct Hopeless {
-    pub(super) room: Room,
+pub(super) struct Hopeless<W> {
+    pub(super) room: W,
     pub(super) candidates: Candidates,
     /// What went wrong last.
     pub(super) error: String,
@@ -79,9 +80,16 @@ pub(super) enum Reach {
     Pause(Instant),
 }
 
-impl Targets {
+impl<W> Default for Targets<W> {
+    fn default() -> Self {
+        let (targets, by_link, answered) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { targets, by_link, answered, reconnects: 0 }
+    }
+}
+
+impl<W: Copy + Ord> Targets<W> {
     /// The target with these addresses; a new one is due at once.
-    pub(super) fn want(&mut self, now: Instant, candidates: &Candidates, room: Room) -> &Target {
+    pub(super) fn want(&mut self, now: Instant, candidates: &Candidates, room: W) -> &Target<W> {
         if !self.targets.contains_key(candidates) {
             self.tidy(now);
         }
@@ -113,7 +121,7 @@ impl Targets {
     }
 
     /// A room has ended or was served.
-    pub(super) fn unwant(&mut self, candidates: &Candidates, room: Room) {
+    pub(super) fn unwant(&mut self, candidates: &Candidates, room: W) {
         if let Some(target) = self.targets.get_mut(candidates) {
             target.waiting.remove(&room);
             let is_new = target.standing == Standing::New;
@@ -124,7 +132,7 @@ impl Targets {
     }
 
     /// Rooms that wait for a peer which was here, went, and did not come back in time.
-    pub(super) fn hopeless(&mut self, now: Instant) -> Vec<Hopeless> {
+    pub(super) fn hopeless(&mut self, now: Instant) -> Vec<Hopeless<W>> {
         let mut hopeless = Vec::new();
         for (candidates, target) in &mut self.targets {
             if target.waiting.is_empty() || !target.is_away() {
@@ -166,6 +174,11 @@ impl Targets {
         before.map(|(before, _)| before).filter(|before| *before != instance)
     }
 
+    /// Who answered at one of these addresses last.
+    pub(super) fn instance(&self, candidates: &Candidates) -> Option<Instance> {
+        candidates.iter().find_map(|address| self.answered.get(address)).map(|(instance, _)| *instance)
+    }
+
     /// What is to be tried now.
     pub(super) fn due(&self, now: Instant) -> Vec<(Candidates, usize, Bytes)> {
         let due = self.targets.iter().filter(|(_, target)| {
@@ -187,7 +200,7 @@ impl Targets {
     }
 
     /// The peer answered: the pauses start anew. Gives the rooms that wait for it, and those that waited.
-    pub(super) fn up(&mut self, link: LinkId) -> Option<(Candidates, BTreeSet<Room>, VecDeque<Farewell>)> {
+    pub(super) fn up(&mut self, link: LinkId) -> Option<(Candidates, BTreeSet<W>, VecDeque<Farewell>)> {
         let candidates = self.by_link.get(&link)?;
         let target = self.targets.get_mut(candidates)?;
         self.reconnects += u64::from(target.is_away());
@@ -198,7 +211,7 @@ impl Targets {
     }
 
     /// The link ended, or could not be made; answers the rooms that wait for this peer.
-    pub(super) fn down(&mut self, now: Instant, link: LinkId, error: &str) -> BTreeSet<Room> {
+    pub(super) fn down(&mut self, now: Instant, link: LinkId, error: &str) -> BTreeSet<W> {
         let Some(candidates) = self.by_link.remove(&link) else { return BTreeSet::new() };
         let target = self.targets.get_mut(&candidates);
         let Some(target) = target.filter(|target| target.standing == Standing::Up) else {
@@ -213,7 +226,7 @@ impl Targets {
     }
 
     /// An attempt failed before it had a link.
-    pub(super) fn failed(&mut self, now: Instant, candidates: &Candidates, error: &str) -> BTreeSet<Room> {
+    pub(super) fn failed(&mut self, now: Instant, candidates: &Candidates, error: &str) -> BTreeSet<W> {
         let Some(target) = self.targets.get_mut(candidates) else { return BTreeSet::new() };
         if target.waiting.is_empty() {
             if target.standing == Standing::New {
@@ -236,7 +249,7 @@ impl Targets {
 
     /// An attempt could not be made for want of something here, which says nothing of the peer: the time
     /// it has to come back begins with the next one.
-    pub(super) fn untried(&mut self, now: Instant, candidates: &Candidates, error: &str) -> BTreeSet<Room> {
+    pub(super) fn untried(&mut self, now: Instant, candidates: &Candidates, error: &str) -> BTreeSet<W> {
         let rooms = self.failed(now, candidates, error);
         if let Some(target) = self.targets.get_mut(candidates).filter(|target| target.is_away()) {
             target.standing = Standing::Lost;
@@ -268,7 +281,7 @@ impl Targets {
 
     /// Forgets peers that nobody has asked for lately, and the longest unused of too many.
     fn tidy(&mut self, now: Instant) {
-        let is_idle = |target: &Target| !target.is_wanted() && matches!(target.state, Reach::Pause(_));
+        let is_idle = |target: &Target<W>| !target.is_wanted() && matches!(target.state, Reach::Pause(_));
         self.targets.retain(|_, target| {
             !is_idle(target) || now.saturating_duration_since(target.used) < LONGEST_MEMORY
         });
@@ -281,7 +294,7 @@ impl Targets {
     }
 }
 
-impl Target {
+impl<W: Ord> Target<W> {
     /// Whether it is to be tried, or kept trying.
     fn is_wanted(&self) -> bool {
         !self.waiting.is_empty() || !self.farewells.is_empty()
@@ -316,13 +329,14 @@ const LONGEST_MEMORY: Duration = Duration::from_secs(600);
 mod tests {
     use super::*;
     use crate::engine::clock;
+    use crate::ids::Room;
 
     fn peer(name: u32) -> Candidates {
         vec![(0, Bytes::from(name.to_string()))]
     }
 
     /// Peer 0 was here over this link.
-    fn met(targets: &mut Targets, now: Instant) -> LinkId {
+    fn met(targets: &mut Targets<Room>, now: Instant) -> LinkId {
         let link = LinkId::allocate();
         targets.want(now, &peer(0), Room(0));
         targets.connecting(&peer(0), link);
@@ -331,7 +345,7 @@ mod tests {
     }
 
     /// One try of peer 0, refused.
-    fn refuse(targets: &mut Targets, now: Instant) {
+    fn refuse(targets: &mut Targets<Room>, now: Instant) {
         assert_eq!(targets.due(now).len(), 1);
         targets.failed(now, &peer(0), "refused");
     }
@@ -418,7 +432,7 @@ mod tests {
     #[test]
     fn peers_nobody_asks_for_are_forgotten() {
         let (mut targets, start) = (Targets::default(), clock::now());
-        let met_all = |targets: &mut Targets, names: std::ops::Range<u32>, now| {
+        let met_all = |targets: &mut Targets<Room>, names: std::ops::Range<u32>, now| {
             for name in names {
                 let link = LinkId::allocate();
                 targets.want(now, &peer(name), Room(1));

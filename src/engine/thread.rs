@@ -147,6 +147,7 @@ fn run_down(shared: &Shared, waits: &WaitSet) -> CloseReport {
         core.fail_all(shared, clock::now()); // each time: calls made before the end may have opened more
         let now = clock::now();
         if farewell.is_some_and(|at| at <= now) {
+            core.leave_groups(shared, now);
             core.say_goodbye();
             farewell = None;
         }

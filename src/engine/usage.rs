@@ -27,9 +27,15 @@ pub enum UsageError {
     /// The engine drives itself; there is nothing for the caller to drive.
     #[error("the engine has a progress thread; ask for manual progress when building it")]
     NotManual,
+    /// The ranks of the group cannot be found.
+    #[error("the engine has no directory; name the members")]
+    NoDirectory,
     /// Rooms need a layout first.
     #[error("the engine has no layout yet")]
     NoLayout,
+    /// The engine's own rank has to share the outcome.
+    #[error("rank {0} is not among the members")]
+    NotAMember(Rank),
     /// A page number outside its group.
     #[error("group {}: {error}", group.0)]
     PageOutOfRange {
@@ -81,6 +87,9 @@ pub enum UsageError {
     /// The same side of this room is alive in this engine.
     #[error("duplicate room: room {0} is in use")]
     RoomInUse(Room),
+    /// Two members of one rank.
+    #[error("member {0} is named twice")]
+    DuplicateMember(Rank),
     /// Two sources of one rank.
     #[error("prefill rank {0} is named twice")]
     DuplicateSource(Rank),
@@ -93,6 +102,14 @@ pub enum UsageError {
     /// A share that cannot be: heads outside the model, or no such part of tokens.
     #[error("the {0} of a share cannot be")]
     Share(&'static str),
+    /// More ranks than can share an outcome.
+    #[error("{members} ranks share an outcome, at most {limit} can")]
+    TooManyMembers {
+        /// Ranks named.
+        members: u64,
+        /// The limit.
+        limit: usize,
+    },
     /// More pages than one grant carries.
     #[error("{pages} pages in one grant, at most {limit}")]
     TooManyPages {

@@ -116,13 +116,14 @@ impl Member {
         true
     }
 
-    /// A link has ended. Answers whether the coordinator has to be reached anew.
-    pub fn link_down(&mut self, now: Instant, link: LinkId) -> bool {
+    /// A link has ended. Answers whether the coordinator has to be reached anew, which it must be within
+    /// `patience`: it may have told the outcome.
+    pub fn link_down(&mut self, now: Instant, link: LinkId, patience: Duration) -> bool {
         if self.enrolled.is_none_or(|(enrolled, _)| enrolled != link) || self.outcome.is_some() {
             return false;
         }
         self.enrolled = None;
-        self.limit = now.checked_add(self.discover);
+        self.limit = now.checked_add(patience);
         true
     }
 
@@ -131,15 +132,20 @@ impl Member {
         self.hint = hint;
     }
 
-    /// The cause of a room whose coordinator has gone: all members name the same.
-    pub fn lost(&self, coordinator: Option<Party>, fault: &Fault) -> Cause {
+    /// The cause of a room whose coordinator has gone, in words that are the same on every member: how
+    /// each of them has found out is its own affair.
+    pub fn lost(&self, coordinator: Option<Party>, kind: ErrorKind) -> Cause {
         let origin = self.met.or(coordinator).unwrap_or(self.party);
-        Cause { origin, state: KVPoll::Bootstrapping, kind: fault.kind, detail: fault.detail.to_string() }
+        let detail = format!("rank {}, which counts for the group, was lost", self.coordinator);
+        Cause { origin, state: KVPoll::Bootstrapping, kind, detail }
     }
 
-    /// The coordinator was not reached in time.
+    /// The coordinator was not reached in time, or not again.
     pub fn overdue(&self, now: Instant) -> Option<Cause> {
         self.deadline().filter(|limit| *limit <= now)?;
+        if self.has_met() {
+            return Some(self.lost(None, ErrorKind::PeerLost));
+        }
         let detail = format!(
             "discover: {:?} have passed; rank {}, which counts for the group, was not reached; {}",
             self.discover, self.coordinator, self.hint
@@ -172,6 +178,11 @@ impl Member {
     /// Whether that is this rank.
     pub fn is_coordinator(&self) -> bool {
         self.coordinator == self.party.rank
+    }
+
+    /// Whether the coordinator was ever reached.
+    pub fn has_met(&self) -> bool {
+        self.met.is_some()
     }
 
     /// The link over which it enrolled.

@@ -8,6 +8,7 @@ mod double;
 mod driving;
 mod failures;
 mod groups;
+mod outcomes;
 mod peers;
 mod regions;
 mod rooms;
@@ -70,6 +71,18 @@ engines! {
         a_receiver_that_gave_up_while_connecting_still_ends_its_sender
         sources_that_cannot_be_are_refused_at_once
         misuse_is_answered_at_once_and_touches_no_room;
+    outcomes:
+        a_group_succeeds_when_its_last_rank_has
+        one_rank_that_fails_fails_those_that_had_succeeded
+        the_first_of_several_causes_is_that_of_all_ranks
+        senders_share_an_outcome_as_receivers_do
+        a_rank_that_closes_is_named_by_all_the_others
+        a_rank_that_never_opens_the_room_is_named_when_its_time_is_over
+        a_room_is_used_again_a_thousand_times_with_one_outcome_each
+        attempts_have_outcomes_of_their_own
+        a_rank_that_went_before_fails_the_next_rooms_fast
+        a_frozen_rank_fails_the_room_of_its_group_whoever_counts
+        members_are_named_with_their_addresses;
     peers:
         a_peer_that_went_fails_new_rooms_fast_and_serves_again_when_it_is_back
         a_frozen_peer_is_lost_when_the_silence_is_too_long_and_a_busy_one_is_not

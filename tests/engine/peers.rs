@@ -212,7 +212,7 @@ fn another_instance_at_an_address_ends_all_links_of_the_former() {
 }
 
 /// Ends the process if a test hangs.
-fn watched() -> mpsc::Sender<()> {
+pub(crate) fn watched() -> mpsc::Sender<()> {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
         if wait.recv_timeout(PATIENCE * 4) == Err(mpsc::RecvTimeoutError::Timeout) {

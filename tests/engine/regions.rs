@@ -102,7 +102,7 @@ pub(crate) fn dropped_handles_give_their_pages_back_through_the_feed(network: &N
     decode.engine.changes(&mut of_decode);
     for room in 0..100 {
         let options = RoomOptions::tag(room + 1);
-        let sender = prefill.engine.sender(Room(room), options).unwrap();
+        let sender = prefill.engine.sender(Room(room), options.clone()).unwrap();
         let receiver = decode.engine.receiver(Room(room), prefill.sources(), options).unwrap();
         decode.lend(&receiver, 0..256, &pages);
         prefill.send_all(&sender, 256, 16, &pages);

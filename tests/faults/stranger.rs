@@ -44,8 +44,13 @@ impl Stranger {
     }
 
     pub(crate) fn introduce(&mut self) {
+        self.introduce_as(|_| ());
+    }
+
+    pub(crate) fn introduce_as(&mut self, change: impl FnOnce(&mut Hello)) {
         let mut hello = self.hello.clone().unwrap();
         hello.instance = Instance(hello.instance.0 ^ 0x5757_5757);
+        change(&mut hello);
         self.say(&Frame::Hello(hello));
         self.say(&Frame::Layout(self.layout.clone().unwrap()));
     }

@@ -283,7 +283,10 @@ pub(crate) fn deadlines(within: Duration) -> Deadlines {
 
 fn options(within: Option<Duration>) -> RoomOptions {
     let options = RoomOptions::default();
-    within.map_or(options, |within| options.deadlines(deadlines(within)))
+    match within {
+        Some(within) => options.deadlines(deadlines(within)),
+        None => options,
+    }
 }
 
 fn place(page: u32) -> u64 {

@@ -27,8 +27,10 @@ fn ranks(count: u32) -> Vec<Rank> {
 }
 
 fn cause(tp: u32, detail: &str) -> Cause {
-    let fault = Fault::new(ErrorKind::Aborted, detail);
-    Member::new(start(), id(0, 0), party(tp), ranks(1), DISCOVER).lost(None, &fault)
+    let member = Member::new(start(), id(0, 0), party(tp), ranks(1), DISCOVER);
+    let mut cause = member.lost(None, ErrorKind::Aborted);
+    cause.detail = detail.into();
+    cause
 }
 
 fn lost() -> Fault {
@@ -435,7 +437,7 @@ impl Walk {
         node.from_coordinator.clear();
         let link = std::mem::replace(&mut node.link, LinkId::allocate());
         if let Some(member) = &mut node.member
-            && member.link_down(now, link)
+            && member.link_down(now, link, GRACE)
         {
             node.lost_at = Some(now);
         }
@@ -478,9 +480,8 @@ impl Walk {
     fn pass(&mut self) {
         let alive = || self.nodes.iter().filter(|node| !node.is_dead);
         let members = alive().filter_map(|node| node.member.as_ref()?.deadline());
-        let grace = alive().filter_map(|node| Some(node.lost_at? + GRACE));
         let ballots = alive().filter_map(|node| node.ballots.deadline());
-        let Some(next) = members.chain(grace).chain(ballots).min() else { return };
+        let Some(next) = members.chain(ballots).min() else { return };
         self.pass_until(next);
     }
 
@@ -501,8 +502,7 @@ impl Walk {
             self.tell(told);
             let node = &mut self.nodes[at];
             let Some(member) = &node.member else { continue };
-            let is_gone = node.lost_at.is_some_and(|since| self.now >= since + GRACE);
-            let cause = if is_gone { Some(member.lost(None, &lost())) } else { member.overdue(self.now) };
+            let cause = member.overdue(self.now);
             if member.outcome().is_none()
                 && let Some(cause) = cause
             {
