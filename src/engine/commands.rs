@@ -10,7 +10,7 @@ use crate::config::Deadlines;
 use crate::error::ErrorKind;
 use crate::ids::{Attempt, Room, Side};
 use crate::memory::Mark;
-use crate::session::{Adopted, Parked, ReceiverSession, SenderSession, Session};
+use crate::session::{Adopted, Parked, ReceiverSession, SenderSession};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -106,9 +106,9 @@ impl Core {
         let shares = shares(shared, now, deadlines, group);
         self.rooms.senders.insert(room, SenderRoom::new(Arc::clone(&slot), attempt, session, shares));
         self.join_group(shared, now, (Side::Prefill, room));
-        let Adopted { parked, aborted, .. } = self.lobby.adopt(room, attempt);
+        let Adopted { parked, aborted, left, .. } = self.lobby.adopt(room, attempt);
         if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {
-            sender.session.fail_for(now, &cause);
+            sender.session.left_early(now, left, &cause);
         }
         for Parked { link, party, id, frame, .. } in parked {
             if self.rooms.sender_of(&slot).is_some() {

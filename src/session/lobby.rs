@@ -58,6 +58,8 @@ pub struct Adopted {
     pub parked: Vec<Parked>,
     /// Why a receiver gave up already, or was sent away, that has not come again: the sender fails for the same reason.
     pub aborted: Option<Cause>,
+    /// All who gave up already, or were sent away: they know of that end.
+    pub left: Vec<Party>,
 }
 
 /// An answer to a receiver.
@@ -209,6 +211,7 @@ impl Lobby {
         let aborted = self.aborted.remove(&(room, attempt)).unwrap_or_default();
         let waiting = self.take_attempt(room, attempt);
         let came_again: BTreeSet<_> = waiting.iter().map(|(_, waiting)| waiting.party.rank).collect();
+        let left = aborted.iter().map(|other| other.party).collect();
         let given_up = aborted.into_iter().find(|other| !came_again.contains(&other.party.rank));
         let mut frames = Vec::with_capacity(waiting.len() * 2);
         for (order, Waiting { link, party, id, join, grant, .. }) in waiting {
@@ -217,7 +220,7 @@ impl Lobby {
         }
         frames.sort_unstable_by_key(|(order, _)| *order);
         let parked = frames.into_iter().map(|(_, parked)| parked).collect();
-        Adopted { parked, aborted: given_up.map(|other| other.cause) }
+        Adopted { parked, aborted: given_up.map(|other| other.cause), left }
     }
 
     /// A room that had a sender has ended: late frames of these receivers change nothing, and if they ask

@@ -376,7 +376,7 @@ impl World {
         let SenderRoom { room, attempt, .. } = self.nodes[node].senders[at];
         let adopted = self.nodes[node].lobby.adopt(room, attempt);
         if let Some(cause) = adopted.aborted {
-            self.sender(node, at, |session, now| session.fail_for(now, &cause));
+            self.sender(node, at, |session, now| session.left_early(now, adopted.left, &cause));
         }
         for Parked { link, party, id, frame, .. } in adopted.parked {
             let link = match self.setup.flaw {

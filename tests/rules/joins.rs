@@ -179,6 +179,23 @@ fn a_later_abort_outlives_the_memory_of_an_earlier_one() {
     assert_eq!(adopted.aborted.map(|cause| cause.detail), Some("second".into()));
 }
 
+/// Both ends have ended by then: what comes next is another use of the room.
+#[test]
+fn a_receiver_that_gave_up_before_its_sender_does_not_inherit_that_when_it_comes_again() {
+    let (mut lobby, now) = lobby(start(), 4096);
+    let (link, who) = (LinkId::allocate(), party(Side::Decode, 0));
+    lobby.frame(now, link, who, id(1), join(), 60);
+    lobby.frame(now, link, who, id(1), abort("gone"), 60);
+    let adopted = lobby.adopt(ROOM, Attempt(0));
+    let mut session = sender(now);
+    session.left_early(now, adopted.left, &adopted.aborted.expect("it gave up"));
+    let heard = session.joined_early().expect("it failed early");
+    lobby.bury(now, ROOM, Attempt(0), session.cause().expect("a failure"), heard);
+    assert_eq!(lobby.frame(now, link, who, id(2), join(), 60), []);
+    let other = lobby.frame(now, link, party(Side::Decode, 1), id(1), join(), 60);
+    assert!(says(&other, "gone"), "{other:?}");
+}
+
 #[test]
 fn who_waits_in_vain_is_told_and_takes_its_grant_along() {
     let (mut lobby, now) = lobby(start(), 4096);

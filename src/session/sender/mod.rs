@@ -32,7 +32,7 @@ pub struct SenderSession {
     retransmits: u32,
     /// The ranks that will all have to grant, as the first `Join` named them.
     expected: Vec<Rank>,
-    /// Those that came after the end and were told of it.
+    /// Those that came after the end and were told of it, or went before the start and know of it.
     told_late: Vec<Party>,
     destinations: BTreeMap<LinkId, Destination>,
     work: Work,
@@ -95,6 +95,12 @@ impl SenderSession {
     pub fn joined_early(&self) -> Option<Vec<Party>> {
         let joined = self.destinations.values().map(|d| d.joined.party).chain(self.told_late.iter().copied());
         (self.expected.is_empty() || self.destinations.len() < self.expected.len()).then(|| joined.collect())
+    }
+
+    /// Receivers had given up before this sender was made, the first for this reason: so does it.
+    pub fn left_early(&mut self, now: Instant, left: Vec<Party>, cause: &Cause) {
+        self.told_late.extend(left);
+        self.fail_for(now, cause);
     }
 
     /// Receivers that joined, by link.
