@@ -75,6 +75,7 @@ engines! {
         a_group_succeeds_when_its_last_rank_has
         one_rank_that_fails_fails_those_that_had_succeeded
         the_first_of_several_causes_is_that_of_all_ranks
+        ranks_with_a_common_source_name_the_same_cause
         senders_share_an_outcome_as_receivers_do
         a_rank_that_closes_is_named_by_all_the_others
         a_rank_that_never_opens_the_room_is_named_when_its_time_is_over

@@ -458,3 +458,44 @@ pub(crate) fn members_are_named_with_their_addresses(network: &Network) {
     alone.abort("alone");
     assert_eq!(alone.wait(PATIENCE), KVPoll::Failed);
 }
+
+/// What one rank of the group does is told to the others by their source, too, at the same time.
+pub(crate) fn ranks_with_a_common_source_name_the_same_cause(network: &Network) {
+    let _dog = watched();
+    let directory = FixedDirectory::new();
+    let node = |group: &str, tp: u32, of: u32| {
+        let place = Place::new(group, Rank::tp(tp), GroupSizes::tp(of));
+        let builder = Engine::builder(place).model("test").config(patient());
+        let builder = builder.directory(Arc::new(directory.clone()));
+        let transport = network.transport(&format!("{group} {tp}"));
+        Node::with(builder.boxed_transport(transport).build().unwrap(), 8)
+    };
+    let (prefill, decode) = (node("prefill", 0, 1), [0, 1, 2].map(|tp| node("decode", tp, 3)));
+    for room in 0..60 {
+        let receivers = decode.each_ref().map(|node| {
+            let mut source = Source::new(Rank::tp(0), prefill.engine.addresses());
+            source.destinations = (0..3).map(Rank::tp).collect();
+            let from = Sources::Ranks(vec![source]);
+            let receiver = node.engine.receiver(Room(room), from, whole()).unwrap();
+            let _ = receiver.grant(Grant::new(0..8).pages(node.kv, &[3, 4]));
+            receiver
+        });
+        let sender = prefill.sender(room);
+        if room % 3 == 0 {
+            assert!(block_on(sender.wait_granted()).is_some());
+        }
+        std::thread::scope(|scope| {
+            for (tp, receiver) in receivers.iter().enumerate().filter(|(tp, _)| room % 3 != *tp as u64) {
+                scope.spawn(move || receiver.abort(&format!("by decode {tp}")));
+            }
+            if room % 4 == 0 {
+                sender.abort("by prefill");
+            }
+        });
+        let (error, local) = agreed(&receivers);
+        assert_eq!(local, usize::from(error.detail.starts_with("by decode")), "{error}");
+        assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+    }
+    let open: usize = decode.iter().map(|node| node.engine.stats().ballots).sum();
+    assert_eq!(open, 0);
+}
