@@ -47,6 +47,12 @@ pub(crate) struct Demo {
     /// How KV travels
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     pub(crate) transport: Transport,
+    /// Prefill processes, each of which owns and sends its part of the KV heads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) prefill_tp: u32,
+    /// Tokens in a page of the decode side, if other than on the prefill side
+    #[arg(long, value_name = "N")]
+    pub(crate) decode_page_size: Option<NonZeroUsize>,
     /// Print one JSON summary instead of text and tables
     #[arg(long)]
     pub(crate) json: bool,
@@ -73,6 +79,12 @@ pub(crate) struct Worker {
     /// Number of the first request's room, the same on both sides
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) room: u64,
+    /// Prefill processes that share out the KV heads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) tp: u32,
+    /// Which of them this is, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) tp_rank: u32,
     /// Take requests from the router on stdin, and a pool for this many tokens
     #[arg(long, value_name = "TOKENS", hide = true)]
     pub(crate) routed: Option<usize>,

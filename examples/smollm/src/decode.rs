@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use kvferry::layout::HeadSpan;
 use kvferry::{Engine, EngineBuilder, Grant, GroupId, KVReceiver, Room, RoomOptions, Sources, TransferStats};
 
 use crate::generate;
@@ -48,7 +49,8 @@ impl Decode {
     /// The engine cannot be built or cannot use the pool.
     pub fn start(builder: EngineBuilder, model: Arc<Model>, pool: Arc<PagePool>) -> Result<Self> {
         let engine = builder.build()?;
-        let kv = memory::register(&engine, &pool)?;
+        let heads = HeadSpan::all(u32::try_from(model.config().kv_heads)?);
+        let kv = memory::register(&engine, &pool, heads)?;
         Ok(Self { model, pool, engine, kv })
     }
 

@@ -24,25 +24,33 @@ use crate::worker;
 /// Runs all requests split over two processes.
 pub(crate) fn run(demo: &Demo) -> Result<Outcome> {
     let texts = demo.prompt.texts()?;
-    let pages = worker::pages(&texts, demo.run.tokens.get(), demo.run.page_tokens.get());
+    let pages = |page_tokens| worker::pages(&texts, demo.run.tokens.get(), page_tokens);
+    let sides: Vec<_> =
+        (0..demo.prefill_tp).map(|rank| (Side::Prefill, rank)).chain([(Side::Decode, 0)]).collect();
+    let page_tokens = |side| match (side, demo.decode_page_size) {
+        (Side::Decode, Some(tokens)) => tokens.get(),
+        _ => demo.run.page_tokens.get(),
+    };
     // Before the processes start, so that they do not both fetch it.
     let model = model_path(&demo.run)?;
     let directory = BootstrapServer::bind("127.0.0.1:0", ServerConfig::default())?;
+    let pages = [Side::Prefill, Side::Decode].map(|side| (page_tokens(side), pages(page_tokens(side))));
     let requests: Vec<_> = texts.into_iter().map(|text| Request { room: random_room(), text }).collect();
 
     let (sender, heard) = mpsc::channel();
     let url = directory.url();
-    let start = |side| Child::start(side, demo, &model, &url, pages, sender.clone());
-    let (mut prefill, mut decode) = (start(Side::Prefill)?, start(Side::Decode)?);
+    let start = |(side, rank)| {
+        let pages = pages[usize::from(side == Side::Decode)];
+        Child::start((side, rank), demo, &model, &url, pages, sender.clone())
+    };
+    let mut children = sides.into_iter().map(start).collect::<Result<Vec<_>>>()?;
     drop(sender);
-    eprintln!(
-        "prefill is process {}, decode is process {}, directory at {url}",
-        prefill.process.id(),
-        decode.process.id()
-    );
-    wait_ready(&heard)?;
+    let processes: Vec<_> =
+        children.iter().map(|child| format!("{} is process {}", child.side, child.process.id())).collect();
+    eprintln!("{}, directory at {url}", processes.join(", "));
+    wait_ready(&heard, children.len())?;
 
-    for child in [&mut decode, &mut prefill] {
+    for child in children.iter_mut().rev() {
         requests.iter().try_for_each(|request| child.tell(&Command::Run(request.clone())))?;
         child.tell(&Command::End)?;
     }
@@ -56,16 +64,16 @@ pub(crate) fn run(demo: &Demo) -> Result<Outcome> {
         }
     }
     let outcome = report.finish()?;
-    let have_ended_well = [prefill, decode].into_iter().map(Child::end).collect::<Result<Vec<_>>>()?;
+    let have_ended_well = children.into_iter().map(Child::end).collect::<Result<Vec<_>>>()?;
     Ok(if have_ended_well.contains(&Outcome::Bad) { Outcome::Bad } else { outcome })
 }
 
-fn wait_ready(heard: &Receiver<Heard>) -> Result<()> {
-    let mut ready = Vec::new();
-    while ready.len() < 2 {
-        let Heard { side, said, .. } = heard.recv().context("both processes ended before they were ready")?;
+fn wait_ready(heard: &Receiver<Heard>, children: usize) -> Result<()> {
+    let mut ready = 0;
+    while ready < children {
+        let Heard { side, said, .. } = heard.recv().context("all processes ended before they were ready")?;
         match said {
-            Said::Event(Event::Ready) => ready.push(side),
+            Said::Event(Event::Ready) => ready += 1,
             Said::Ended => bail!("{side} process ended before it was ready"),
             Said::Event(event) => bail!("{side} process said {event:?} before it was ready"),
             Said::Strange(line) => bail!("{side} process wrote {line:?}"),
@@ -99,11 +107,11 @@ enum Said {
 
 impl Child {
     fn start(
-        side: Side,
+        (side, rank): (Side, u32),
         demo: &Demo,
         model: &Path,
         directory: &str,
-        pages: usize,
+        (page_tokens, pages): (usize, usize),
         heard: Sender<Heard>,
     ) -> Result<Self> {
         let program = std::env::current_exe().context("finding the program's own path")?;
@@ -117,12 +125,15 @@ impl Child {
         for (name, value) in [
             ("--routed", pages),
             ("--tokens", run.tokens.get()),
-            ("--page-tokens", run.page_tokens.get()),
+            ("--page-tokens", page_tokens),
             ("--chunk-tokens", run.chunk_tokens.get()),
         ] {
             command.arg(name).arg(value.to_string());
         }
         command.arg("--seed").arg(seed.to_string());
+        if side == Side::Prefill {
+            command.args(["--tp", &demo.prefill_tp.to_string(), "--tp-rank", &rank.to_string()]);
+        }
         for (name, is_set) in [("--past-end", run.past_end), ("--layerwise", run.layerwise)] {
             if is_set {
                 command.arg(name);

@@ -23,7 +23,7 @@ pub struct Chunk<'a> {
 }
 
 /// What prefill has got done.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third thing to wait for")]
 pub enum Progress<'a> {
     /// The keys and values of one layer are in their pages.
@@ -32,6 +32,8 @@ pub enum Progress<'a> {
         tokens: Range<usize>,
         /// The layer.
         layer: usize,
+        /// What holds them; these tokens do not count in it yet.
+        sequence: &'a Sequence,
     },
     /// Those of all layers are.
     Chunk(Chunk<'a>),
@@ -59,8 +61,8 @@ pub fn prefill(
         rest = after;
         let start = sequence.tokens();
         let tokens = start..start + chunk.len();
-        state = Some(model.forward_by_layer(chunk, sequence, |layer| {
-            on_progress(Progress::Layer { tokens: tokens.clone(), layer })
+        state = Some(model.forward_by_layer(chunk, sequence, |layer, sequence| {
+            on_progress(Progress::Layer { tokens: tokens.clone(), layer, sequence })
         })?);
         let last = rest.is_empty();
         let geometry = sequence.pool().geometry();

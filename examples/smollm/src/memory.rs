@@ -15,14 +15,15 @@ use kvferry::{Engine, GroupId, KVPoll, KVReceiver, KVSender, KVTransferError, Re
 
 use crate::pool::{Geometry, Kind, Lending, PagePool, Sequence};
 
-/// Lends all buffers of a pool to an engine and describes them to it. Returns the group of their pages.
+/// Lends all buffers of a pool to an engine and describes them to it: `heads` are the KV heads of the model
+/// that it holds. Returns the group of their pages.
 ///
 /// # Errors
 /// A pool that the engine cannot use, or an engine that has rooms.
-pub fn register(engine: &Engine, pool: &Arc<PagePool>) -> Result<GroupId> {
+pub fn register(engine: &Engine, pool: &Arc<PagePool>, heads: HeadSpan) -> Result<GroupId> {
     let Geometry { kv_heads, head_dim, page_tokens, pages, .. } = *pool.geometry();
     let page_tokens = u32::try_from(page_tokens)?;
-    let heads = HeadSpan::all(u32::try_from(kv_heads)?);
+    ensure!(usize::try_from(heads.count)? == kv_heads, "a pool of {kv_heads} KV heads holds {heads:?}");
     let head_bytes = u64::try_from(head_dim * size_of::<f32>())?;
     let mut layout = PoolLayout::new();
     let kv = layout.paged("kv", page_tokens, pages);

@@ -3,6 +3,8 @@
 //! Rotary embedding (adjacent pairs, as GGUF files of Llama models store them), RMS norm, grouped-query
 //! attention, SwiGLU, output weights tied to the embedding. All weights are f32.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 use candle_core::{D, Device, Tensor};
 use candle_nn::ops::{rms_norm, silu, softmax_last_dim};
@@ -41,6 +43,11 @@ impl Config {
     pub fn geometry(&self, page_tokens: usize, pages: u32) -> Geometry {
         let Self { layers, kv_heads, head_dim, .. } = *self;
         Geometry { layers, kv_heads, head_dim, page_tokens, pages }
+    }
+
+    /// Returns the KV heads of part `part` of so many even parts.
+    pub const fn kv_heads_of(&self, part: usize, parts: usize) -> Range<usize> {
+        self.kv_heads * part / parts..self.kv_heads * (part + 1) / parts
     }
 
     fn check(&self) -> Result<()> {
@@ -99,11 +106,11 @@ impl Model {
     /// No tokens, more than the context or the pages have room for, pages lent to a writer, a token outside
     /// the vocabulary, or a sequence of another model's pool.
     pub fn forward(&self, tokens: &[u32], sequence: &mut Sequence) -> Result<Tensor> {
-        self.forward_by_layer(tokens, sequence, |_| Ok(()))
+        self.forward_by_layer(tokens, sequence, |_, _| Ok(()))
     }
 
-    /// As [`Model::forward`], and calls `on_layer` with the number of each layer whose keys and values of
-    /// these tokens are in their pages.
+    /// As [`Model::forward`], and calls `on_layer` with each layer whose keys and values of these tokens are
+    /// in their pages, and with the sequence.
     ///
     /// # Errors
     /// As [`Model::forward`], and an error of `on_layer`.
@@ -111,7 +118,7 @@ impl Model {
         &self,
         tokens: &[u32],
         sequence: &mut Sequence,
-        mut on_layer: impl FnMut(usize) -> Result<()>,
+        mut on_layer: impl FnMut(usize, &Sequence) -> Result<()>,
     ) -> Result<Tensor> {
         let start = sequence.tokens();
         let geometry = sequence.pool().geometry();
@@ -134,7 +141,7 @@ impl Model {
         let mut state = self.embedding.index_select(&Tensor::new(tokens, &Device::Cpu)?, 0)?;
         for (layer, block) in self.blocks.iter().enumerate() {
             state = block.forward(&state, layer, &place, sequence)?;
-            on_layer(layer)?;
+            on_layer(layer, sequence)?;
         }
         sequence.advance(tokens.len())?;
         let last = state.narrow(0, tokens.len() - 1, 1)?.contiguous()?;

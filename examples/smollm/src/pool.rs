@@ -250,6 +250,34 @@ impl Sequence {
         Ok(())
     }
 
+    /// Copies some heads of these tokens, the next here, from a sequence that holds all heads to this one, which
+    /// holds only those.
+    ///
+    /// # Errors
+    /// As for [`Sequence::write`] and [`Sequence::read`].
+    ///
+    /// # Panics
+    /// If there are no such heads or layer.
+    pub fn copy_heads(
+        &mut self,
+        from: &Self,
+        layer: usize,
+        tokens: &Range<usize>,
+        heads: &Range<usize>,
+    ) -> Result<()> {
+        ensure!(tokens.start == self.tokens, "token {} is not the next", tokens.start);
+        let Geometry { head_dim, .. } = self.pool.geometry;
+        let token_values = from.pool.geometry.token_values();
+        for kind in [Kind::Key, Kind::Value] {
+            let all = from.read(layer, kind, tokens.end)?;
+            let new = all.chunks_exact(token_values).skip(tokens.start);
+            let own: Vec<f32> =
+                new.flat_map(|token| &token[heads.start * head_dim..heads.end * head_dim]).copied().collect();
+            self.write(layer, kind, &own)?;
+        }
+        Ok(())
+    }
+
     /// Counts `tokens` more tokens as held: all layers have been written for them.
     ///
     /// # Errors

@@ -6,20 +6,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use kvferry::layout::HeadSpan;
 use kvferry::{Accepted, Chunk, Engine, EngineBuilder, Finish, GroupId, KVPoll, KVSender, Room, RoomOptions};
 
 use crate::generate::{self, Progress};
 use crate::memory::{self, Lent};
 use crate::model::Model;
 use crate::now;
-use crate::pool::PagePool;
+use crate::pool::{Geometry, PagePool, Sequence};
 use crate::protocol::FirstToken;
 
 /// A model, a pool and an engine that sends from it.
 #[derive(Debug)]
 pub struct Prefill {
     model: Arc<Model>,
+    /// Lent to the engine: the KV heads that this process owns.
     pool: Arc<PagePool>,
+    /// All KV heads, to compute with, where this process owns only some.
+    whole: Option<Arc<PagePool>>,
+    /// Those it owns.
+    heads: Range<usize>,
     engine: Engine,
     kv: GroupId,
     /// Whether each layer is sent as soon as it is known.
@@ -30,6 +36,8 @@ pub struct Prefill {
 #[derive(Debug)]
 pub struct Outgoing {
     lent: Lent<KVSender>,
+    /// What it is computed in, if not in the pages lent.
+    whole: Option<Sequence>,
     prompt: Vec<u32>,
     opened: Instant,
     /// What was given last: when, counted from `opened`, and its bytes.
@@ -63,14 +71,24 @@ pub struct Sent {
 }
 
 impl Prefill {
-    /// Registers a pool with the engine to be built.
+    /// Registers a pool with the engine to be built. If that is one of several tensor parallel ranks, the pool
+    /// has the KV heads of its part: [`Config::kv_heads_of`](crate::model::Config::kv_heads_of). Each rank
+    /// computes everything, for simplicity, and owns and sends its heads.
     ///
     /// # Errors
     /// The engine cannot be built or cannot use the pool.
     pub fn start(builder: EngineBuilder, model: Arc<Model>, pool: Arc<PagePool>) -> Result<Self> {
         let engine = builder.build()?;
-        let kv = memory::register(&engine, &pool)?;
-        Ok(Self { model, pool, engine, kv, by_layer: false })
+        let (rank, sizes) = (engine.place().rank, engine.place().sizes);
+        let config = model.config();
+        let heads = config.kv_heads_of(usize::try_from(rank.tp)?, usize::try_from(sizes.tp)?);
+        let (first, count) = (u32::try_from(heads.start)?, u32::try_from(heads.len())?);
+        let span = HeadSpan { first, count, total: u32::try_from(config.kv_heads)? };
+        let kv = memory::register(&engine, &pool, span)?;
+        let Geometry { page_tokens, pages, .. } = *pool.geometry();
+        let whole = || PagePool::new(config.geometry(page_tokens, pages), 0);
+        let whole = if heads.len() == config.kv_heads { None } else { Some(whole()?) };
+        Ok(Self { model, pool, whole, heads, engine, kv, by_layer: false })
     }
 
     /// Sends each layer of a chunk as soon as it is computed, not the whole chunk at its end.
@@ -88,8 +106,9 @@ impl Prefill {
         ensure!(!prompt.is_empty(), "empty prompt");
         ensure!(prompt.len() <= context, "{} tokens pass the model's context of {context}", prompt.len());
         let sequence = self.pool.allocate(prompt.len())?;
+        let whole = self.whole.as_ref().map(|pool| pool.allocate(prompt.len())).transpose()?;
         let sender = self.engine.sender(room, RoomOptions::default())?;
-        Ok(Outgoing { lent: Lent::new(sequence, sender)?, prompt, opened: now(), last: None })
+        Ok(Outgoing { lent: Lent::new(sequence, sender)?, whole, prompt, opened: now(), last: None })
     }
 
     /// Computes a prompt, and sends each chunk as soon as it is known. Nothing here waits for the network:
@@ -106,9 +125,13 @@ impl Prefill {
     }
 
     fn compute_and_send(&self, room: &mut Outgoing, chunk_tokens: NonZeroUsize) -> Result<Computed> {
-        let Outgoing { lent, prompt, opened, last } = room;
+        let Outgoing { lent, whole, prompt, opened, last } = room;
         let (sequence, sender) = lent.parts();
         let pages = sequence.pages().to_vec();
+        let (sequence, mut own) = match whole {
+            None => (sequence, None),
+            Some(whole) => (whole, Some(sequence)),
+        };
         let geometry = *self.pool.geometry();
         let start = now();
         let mut chunks = 0;
@@ -130,10 +153,17 @@ impl Prefill {
 
         let first =
             generate::prefill(&self.model, sequence, prompt, chunk_tokens, |progress| match progress {
-                Progress::Layer { tokens, layer } if self.by_layer => send(tokens, Some(layer)),
-                Progress::Layer { .. } => Ok(()),
+                Progress::Layer { tokens, layer, sequence } => {
+                    if let Some(own) = &mut own {
+                        own.copy_heads(sequence, layer, &tokens, &self.heads)?;
+                    }
+                    if self.by_layer { send(tokens, Some(layer)) } else { Ok(()) }
+                }
                 Progress::Chunk(generate::Chunk { tokens, .. }) => {
                     chunks += 1;
+                    if let Some(own) = &mut own {
+                        own.advance(tokens.len())?;
+                    }
                     if self.by_layer { Ok(()) } else { send(tokens, None) }
                 }
             })?;

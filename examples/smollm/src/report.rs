@@ -134,7 +134,8 @@ impl Report {
             Event::Prefilled { prompt_tokens, chunks, seconds, .. } => {
                 answer.prompt_tokens = prompt_tokens;
                 answer.chunks = chunks;
-                answer.prefill = Some(Duration::from_secs_f64(seconds));
+                // Of several processes the last counts.
+                answer.prefill = answer.prefill.max(Some(Duration::from_secs_f64(seconds)));
                 answer.prefilled_at = Some(at);
             }
             Event::Received { prompt_tokens, bytes, path, .. } => {
@@ -144,8 +145,10 @@ impl Report {
                 answer.received_at = Some(at);
             }
             Event::Sent { bytes, last_bytes, last_seconds, .. } => {
-                answer.kv_bytes = bytes;
-                answer.last_chunk = Some((last_bytes, Duration::from_secs_f64(last_seconds)));
+                answer.kv_bytes = answer.kv_bytes.max(bytes);
+                let (others, slowest) = answer.last_chunk.unwrap_or_default();
+                let time = slowest.max(Duration::from_secs_f64(last_seconds));
+                answer.last_chunk = Some((others + last_bytes, time));
             }
             Event::Text { text, .. } => {
                 answer.text += &text;

@@ -7,10 +7,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 use std::{process, thread};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use kvferry::bootstrap::{ClientConfig, HttpDirectory};
 use kvferry::transport::tcp::{TcpConfig, TcpTransport};
-use kvferry::{Config, Engine, EngineBuilder, KVTransferError, Place, Room, Side, Sources};
+use kvferry::{Config, Engine, EngineBuilder, GroupSizes, KVTransferError, Place, Rank, Room, Side, Sources};
 
 use kvferry_smollm::decode::{Decode, Received};
 use kvferry_smollm::model::Model;
@@ -35,7 +35,8 @@ pub(crate) fn pages(texts: &[String], tokens: usize, page_tokens: usize) -> usiz
 /// Runs the prefill side until all requests are served.
 pub(crate) fn prefill(options: &Worker) -> Result<Outcome> {
     let Setup { requests, sink, model, text, pool } = Setup::new(options, Side::Prefill)?;
-    let side = Prefill::start(builder(PREFILL, &options.link)?, model, pool)?;
+    let place = Place::new(PREFILL, Rank::tp(options.tp_rank), GroupSizes::tp(options.tp));
+    let side = Prefill::start(builder(place, &options.link)?, model, pool)?;
     let side = side.layer_by_layer(options.run.layerwise);
     let tell = |event| sink.tell(Side::Prefill, event);
     tell(Event::Ready);
@@ -82,7 +83,7 @@ pub(crate) fn prefill(options: &Worker) -> Result<Outcome> {
 /// Runs the decode side until all requests are served and held against a run without a transfer.
 pub(crate) fn decode(options: &Worker) -> Result<Outcome> {
     let Setup { requests, sink, model, text, pool } = Setup::new(options, Side::Decode)?;
-    let side = Decode::start(builder(DECODE, &options.link)?, model, pool)?;
+    let side = Decode::start(builder(Place::alone(DECODE), &options.link)?, model, pool)?;
     let tell = |event| sink.tell(Side::Decode, event);
     tell(Event::Ready);
     let (limit, end) = (options.run.tokens.get(), (!options.run.past_end).then_some(text.end()));
@@ -202,13 +203,20 @@ impl Setup {
         let path: PathBuf = model_path(run)?;
         let (model, text) = weights::load(&path)?;
         let pages = u32::try_from(pages).context("too many pages")?;
-        let pool = PagePool::new(model.config().geometry(page_tokens, pages), run.seed)?;
+        let mut geometry = model.config().geometry(page_tokens, pages);
+        if side == Side::Prefill {
+            let (part, parts) = (usize::try_from(options.tp_rank)?, usize::try_from(options.tp)?);
+            ensure!(part < parts, "rank {part} of {parts}");
+            geometry.kv_heads = model.config().kv_heads_of(part, parts).len();
+            ensure!(geometry.kv_heads > 0, "{parts} processes share {} KV heads", model.config().kv_heads);
+        }
+        let pool = PagePool::new(geometry, run.seed)?;
         Ok(Self { requests, sink, model: Arc::new(model), text, pool })
     }
 }
 
 /// Begins an engine that finds others through the directory and reaches them over TCP.
-fn builder(group: &str, link: &Link) -> Result<EngineBuilder> {
+fn builder(place: Place, link: &Link) -> Result<EngineBuilder> {
     let directory = HttpDirectory::new(&link.directory, ClientConfig::default())?;
     let transport = match link.transport {
         Transport::Tcp => {
@@ -222,7 +230,7 @@ fn builder(group: &str, link: &Link) -> Result<EngineBuilder> {
     let mut config = Config::default();
     config.deadlines.discover = link.patience;
     config.deadlines.handshake = link.patience;
-    let builder = Engine::builder(Place::alone(group)).model(MODEL).config(config);
+    let builder = Engine::builder(place).model(MODEL).config(config);
     Ok(builder.directory(Arc::new(directory)).transport(transport))
 }
 

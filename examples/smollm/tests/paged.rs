@@ -82,7 +82,7 @@ fn chunks_cover_the_prompt_and_finish_each_page_once() {
     let (mut tokens, mut pages, mut lasts, mut layers) = (0, 0, 0, 0);
     prefill(&model, &mut sequence, &prompt(), chunk(6), |progress| {
         match progress {
-            Progress::Layer { tokens: done, layer } => {
+            Progress::Layer { tokens: done, layer, .. } => {
                 assert_eq!((done.start, layer), (tokens, layers));
                 layers += 1;
             }

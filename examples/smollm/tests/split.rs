@@ -11,9 +11,11 @@ use std::time::Duration;
 use kvferry::bootstrap::FixedDirectory;
 use kvferry::transport::local::LocalNetwork;
 use kvferry::transport::tcp::{TcpConfig, TcpTransport};
-use kvferry::{Engine, EngineBuilder, ErrorKind, KVPoll, KVTransferError, Place, Room, Sources};
+use kvferry::{
+    Engine, EngineBuilder, ErrorKind, GroupSizes, KVPoll, KVTransferError, Place, Rank, Room, Sources,
+};
 use kvferry_smollm::decode::Decode;
-use kvferry_smollm::pool::PagePool;
+use kvferry_smollm::pool::{Geometry, PagePool};
 use kvferry_smollm::prefill::{Outgoing, Prefill};
 use tiny::{CONFIG, model, prompt};
 
@@ -50,6 +52,47 @@ fn a_split_run_gives_identical_tokens() {
             }
             assert_unused(&prefill, &decode);
         }
+    }
+}
+
+#[test]
+fn prefill_processes_that_share_out_the_heads_give_identical_tokens() {
+    for (network, prefill_page, decode_page, by_layer) in
+        [(Network::Local, 4, 16, false), (Network::Tcp, 16, 1, true), (Network::Tcp, 5, 7, false)]
+    {
+        let build = building(network);
+        let model = Arc::new(model());
+        let prefills: Vec<_> = (0..2)
+            .map(|rank| {
+                let geometry = Geometry { kv_heads: 1, ..geometry(prefill_page) };
+                let place = Place::new("prefill", Rank::tp(rank), GroupSizes::tp(2));
+                let pool = PagePool::new(geometry, rank.into()).unwrap();
+                Prefill::start(build(place), Arc::clone(&model), pool).unwrap().layer_by_layer(by_layer)
+            })
+            .collect();
+        let pool = PagePool::new(geometry(decode_page), 9).unwrap();
+        let decode = Decode::start(build(Place::alone("decode")), model, pool).unwrap();
+        let prompt = prompt(PROMPT_TOKENS);
+        let incoming = decode.open(Room(1), from_prefill(), prompt.len(), LIMIT).unwrap();
+        let mut sent = 0;
+        let outgoing: Vec<_> = prefills
+            .iter()
+            .map(|prefill| {
+                let mut outgoing = prefill.open(Room(1), prompt.clone()).unwrap();
+                prefill.compute(&mut outgoing, chunk(6)).unwrap();
+                outgoing
+            })
+            .collect();
+        let received = incoming.wait(PATIENCE).unwrap();
+        for outgoing in outgoing {
+            let bytes = outgoing.wait(PATIENCE).unwrap().bytes;
+            assert_eq!(bytes, received.stats.bytes / 2, "each sends its half");
+            sent += bytes;
+        }
+        assert_eq!(sent, decode.pool().geometry().kv_bytes(PROMPT_TOKENS) as u64);
+        let tokens = decode.generate(received, LIMIT, None, |_| Ok(())).unwrap();
+        let expected = decode.alone(&prompt, chunk(6), LIMIT, None).unwrap();
+        assert_eq!(tokens, expected, "{network:?}, pages of {prefill_page} and {decode_page}");
     }
 }
 
@@ -140,22 +183,30 @@ enum Network {
 
 /// Two sides whose pages lie at different places, and who find each other.
 fn pair(network: Network, page_tokens: usize) -> (Prefill, Decode) {
-    let (directory, local) = (FixedDirectory::new(), LocalNetwork::new());
-    let builder = |name: &str| -> EngineBuilder {
-        let builder =
-            Engine::builder(Place::alone(name)).model("tiny").directory(Arc::new(directory.clone()));
-        match network {
-            Network::Local => builder.transport(local.endpoint(name).unwrap()),
-            Network::Tcp => builder.transport(TcpTransport::new(TcpConfig::new()).unwrap()),
-        }
-    };
-    let pages = u32::try_from((512_usize).div_ceil(page_tokens)).unwrap();
-    let pool = |seed| PagePool::new(CONFIG.geometry(page_tokens, pages), seed).unwrap();
+    let build = building(network);
+    let pool = |seed| PagePool::new(geometry(page_tokens), seed).unwrap();
     let model = Arc::new(model());
     (
-        Prefill::start(builder("prefill"), Arc::clone(&model), pool(1)).unwrap(),
-        Decode::start(builder("decode"), model, pool(2)).unwrap(),
+        Prefill::start(build(Place::alone("prefill")), Arc::clone(&model), pool(1)).unwrap(),
+        Decode::start(build(Place::alone("decode")), model, pool(2)).unwrap(),
     )
+}
+
+/// Begins engines that find each other.
+fn building(network: Network) -> impl Fn(Place) -> EngineBuilder {
+    let (directory, local) = (FixedDirectory::new(), LocalNetwork::new());
+    move |place| {
+        let name = format!("{} {}", place.group, place.rank);
+        let builder = Engine::builder(place).model("tiny").directory(Arc::new(directory.clone()));
+        match network {
+            Network::Local => builder.transport(local.endpoint(&name).unwrap()),
+            Network::Tcp => builder.transport(TcpTransport::new(TcpConfig::new()).unwrap()),
+        }
+    }
+}
+
+fn geometry(page_tokens: usize) -> Geometry {
+    CONFIG.geometry(page_tokens, u32::try_from(512_usize.div_ceil(page_tokens)).unwrap())
 }
 
 fn from_prefill() -> Sources {
