@@ -1,6 +1,7 @@
 //! Transfers that go well.
 
-use crate::program::{Program, SMALL};
+use crate::program::{Program, SMALL, path};
+use std::process::Command;
 
 #[test]
 fn every_shape_arrives_byte_for_byte() {
@@ -36,4 +37,12 @@ fn a_plain_socket_is_measured_in_the_same_run() {
     let received = decode.succeed();
     assert!(received["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{received}");
     prefill.succeed();
+}
+
+#[test]
+fn processes_with_half_of_the_heads_each_feed_one_with_other_pages() {
+    let run = Command::new(path("hetero")).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(said.trim_end(), "1000 tokens, 4 layers, 4 heads from 2 processes: 2048000 bytes, all right");
 }

@@ -168,7 +168,7 @@ impl Drop for Program {
 }
 
 /// Examples lie next to the folder of this test's own program.
-fn path(name: &str) -> PathBuf {
+pub(crate) fn path(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(
