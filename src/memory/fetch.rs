@@ -52,6 +52,7 @@ pub(crate) enum FetchError {
 /// Vectors of one thread, reused from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct Fetcher {
+    runs: Vec<Piece>,
     local: Vec<libc::iovec>,
     remote: Vec<libc::iovec>,
 }
@@ -105,9 +106,10 @@ impl Fetcher {
             let span = resolver.span(target, to.cursor.offset, len).map_err(FetchError::Ours)?;
             match run {
                 Run::Mapped(start) => {
-                    // SAFETY: `run` checked the extent against a mapping that `imports` keeps, `span` the
-                    // target against a region that its snapshot keeps; both are `len` long.
-                    unsafe { stream::copy(span.start, start, span.len, way) };
+                    self.runs.push(Piece { to: span.start, from: start, len: span.len });
+                    if self.runs.len() >= RUNS_AT_ONCE {
+                        self.copy(way);
+                    }
                 }
                 Run::Remote(address) => self.gather(from.process, address, span.start, span.len)?,
             }
@@ -115,8 +117,17 @@ impl Fetcher {
             to.cursor.step(target, len);
             left -= len;
         }
+        self.copy(way);
         self.flush(from.process)?;
         Ok(limit - left)
+    }
+
+    /// Copies the runs that were noted.
+    fn copy(&mut self, way: Way) {
+        // SAFETY: in `walk`, `run` checked each source against a mapping that `imports` keeps, and `span` each
+        // target against a region that its snapshot keeps; both are as long as the run.
+        unsafe { stream::copy(&self.runs, way) };
+        self.runs.clear();
     }
 
     /// Notes a run that the kernel is to copy; has it copy when there are many.
@@ -153,7 +164,7 @@ impl Fetcher {
     }
 
     fn read(&self, pid: i32) -> isize {
-        let Self { local, remote } = self;
+        let Self { local, remote, .. } = self;
         let counts = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
         // SAFETY: the local vectors are checked spans of regions kept by a snapshot of the caller of `walk`,
         // and the token's bytes; the kernel checks the remote ones against the memory of that process.
@@ -161,6 +172,7 @@ impl Fetcher {
     }
 
     fn clear(&mut self) {
+        self.runs.clear();
         self.local.clear();
         self.remote.clear();
     }
@@ -188,9 +200,12 @@ fn remote(address: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: len }
 }
 
+use stream::Piece;
 pub(crate) use stream::Way;
 
 const TOKEN_BYTES: usize = size_of::<u128>();
+/// Mapped runs that are noted before they are copied.
+const RUNS_AT_ONCE: usize = 64;
 /// Runs of one call: one less than the kernel takes, for the token.
 const MAX_RUNS: usize = 1023;
 

@@ -7,6 +7,7 @@ mod ending;
 mod hostile;
 mod pair;
 mod pool;
+mod sharing;
 
 use kvferry::transport::Transport;
 use kvferry::transport::local::LocalNetwork;

@@ -151,6 +151,10 @@ impl Default for ShmConfig {
 }
 
 impl Countdown {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Panics if this call is the one.
     pub(super) fn trip(&self) {
         let Some(left) = &self.0 else { return };

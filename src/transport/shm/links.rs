@@ -250,7 +250,7 @@ impl ShmTransport {
         }
         open.arrived += 1;
         let mut arrival = Box::new(Arrival::new(Arc::clone(inbound), number, post));
-        if is_small && self.copiers.are_idle() {
+        if is_small && self.copiers.are_idle() && !self.config.fault.is_set() {
             let mut news = Vec::new();
             arrival.apply(&mut self.desk, &self.table, Way::Cached, &mut |each| news.push(each));
             news.into_iter().for_each(|news| self.hear(news, events));

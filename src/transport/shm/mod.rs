@@ -139,7 +139,7 @@ impl ShmTransport {
             is_deaf: false,
             ready: VecDeque::new(),
             unsent: Vec::new(),
-            desk: Desk::new(&config.fault),
+            desk: Desk::default(),
             scratch: vec![0; SCRATCH],
             config,
         })
