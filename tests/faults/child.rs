@@ -44,6 +44,15 @@ impl Child {
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
 
+    /// Stops it, and waits until it has stopped.
+    pub(crate) fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: a child of this process that was not waited for; `status` is written to.
+        let stopped = unsafe { libc::waitpid(self.0, &raw mut status, libc::WUNTRACED) };
+        assert!(stopped == self.0 && libc::WIFSTOPPED(status), "{status}");
+    }
+
     /// Waits until it ends; gives its status, which is the number of the signal if one has ended it.
     pub(crate) fn ended(self) -> libc::c_int {
         let mut status = 0;

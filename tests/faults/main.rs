@@ -42,6 +42,7 @@ mod order;
 mod panics;
 mod relinks;
 mod security;
+mod sharing;
 mod shutdown;
 mod signals;
 mod states;

@@ -6,6 +6,7 @@ use crate::links::until;
 use crate::patient;
 use crate::tap::Tap;
 use kvferry::bootstrap::{Directory, FixedDirectory, GroupState};
+use kvferry::transport::shm::{ShmConfig, ShmTransport};
 use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use kvferry::{Engine, ErrorKind, KVPoll, KVReceiver, KVSender, Place, Release, RoomOptions, UsageError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,6 +76,30 @@ fn x02_a_worker_that_panics_while_sending_fails_its_rooms_and_health() {
     let sending = TcpConfig::new().lanes(1).panic_at_sending(21);
     a_panicked_worker_fails_the_rooms_of_its_links(sending, TcpConfig::new(), true);
 }
+
+#[test]
+fn x02_a_copier_that_panics_fails_the_rooms_of_its_link_and_health() {
+    let node = |name: &str, config: ShmConfig| {
+        let builder = Engine::builder(Place::alone(name)).model("test").config(patient());
+        Node::with(builder.transport(ShmTransport::new(config).unwrap()).build().unwrap(), 64)
+    };
+    let prefill = node("prefill", ShmConfig::new());
+    let decode = node("decode", ShmConfig::new().panic_at_copying(u64::from(PIECES) * 20 + 1));
+    let other = node("other", ShmConfig::new());
+    let rooms = in_flight(&prefill, &decode, 0..20);
+    assert!(decode.engine.is_healthy());
+    rooms[0].0.send(kvferry::Chunk::new(4..8).pages(prefill.kv, &[1])).unwrap();
+    ends_all(&rooms);
+    assert_eq!((decode.engine.is_healthy(), prefill.engine.is_healthy()), (false, true));
+    assert_eq!((decode.engine.stats().panics, prefill.engine.stats().panics), (1, 0));
+    // What has nothing to do with it works, and so do new links of the same copier.
+    succeeds(&other, &prefill, 100);
+    succeeds(&prefill, &decode, 101);
+    assert_eq!((prefill.engine.stats().rooms, decode.engine.stats().rooms), (0, 0));
+}
+
+/// Writes of the first page of a room.
+const PIECES: u32 = 1;
 
 #[test]
 fn x02_a_worker_that_panics_while_receiving_fails_its_rooms_and_health() {
