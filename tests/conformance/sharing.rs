@@ -88,6 +88,7 @@ fn nothing_that_was_taken_back_counts() {
             let job = pair.job(60, turns);
             pair.admit(&job, 1);
             let pieces = job.pieces(1 << 20);
+            let before = pair.sender.pool.snapshot();
             for (op, piece) in (0..).zip(&pieces) {
                 pair.sender.post(pair.out, &job, 1, op, piece).unwrap();
             }
@@ -96,7 +97,6 @@ fn nothing_that_was_taken_back_counts() {
                 pair.receiver.transport.progress(&mut pair.receiver.log);
             }
             pair.sender.transport.recall(pair.out, grant(1));
-            let before = pair.sender.pool.snapshot();
             pair.sender.pool.fill(0x11);
             pair.drive(|sender, _| sender.settled() == pieces.len());
             pair.sender.transport.send_control(pair.out, frame(1, b"")).unwrap();
