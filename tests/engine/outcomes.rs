@@ -339,7 +339,17 @@ pub(crate) fn a_rank_that_went_before_fails_the_next_rooms_fast(network: &Networ
     }
     let gone = nodes.pop().unwrap();
     let instance = gone.engine.instance();
+    // It is watched while the others wait for it.
+    let waiting = start(&nodes, 6);
+    while nodes[0].engine.stats().ballots == 0 {
+        std::thread::yield_now();
+    }
     drop(gone);
+    for sender in &waiting {
+        assert_eq!(sender.wait(PATIENCE), KVPoll::Failed);
+        let error = sender.error().unwrap();
+        assert_eq!((error.kind, error.party().instance), (ErrorKind::PeerLost, instance), "{error}");
+    }
     // Counted by ranks that live, and by the one that does not.
     for room in [9, 10, 11] {
         let senders = start(&nodes, room);
