@@ -6,7 +6,7 @@ use super::rooms::{ReceiverRoom, SenderRoom};
 use super::shared::{Command, Group, Shared};
 use super::slot::Slot;
 use super::sources::Sources;
-use crate::config::Deadlines;
+use crate::config::{Deadlines, Limits};
 use crate::error::ErrorKind;
 use crate::ids::{Attempt, Room, Side};
 use crate::memory::Mark;
@@ -28,8 +28,13 @@ impl Core {
 
     fn command(&mut self, shared: &Shared, now: Instant, command: Command) {
         let slot = match command {
-            Command::OpenSender { slot, attempt, deadlines, group } => {
-                return self.open_sender(shared, now, slot, attempt, deadlines, group);
+            Command::OpenSender { slot, attempt, deadlines, tokens, group } => {
+                let party = shared.party(Side::Prefill);
+                let Limits { write_bytes, retransmits, .. } = shared.config.limits;
+                let session = SenderSession::new(now, slot.room, party, deadlines, write_bytes, retransmits);
+                let shares = shares(shared, now, deadlines, group);
+                let room = SenderRoom::new(Arc::clone(&slot), attempt, session, tokens, shares);
+                return self.open_sender(shared, now, slot, room);
             }
             Command::OpenReceiver { slot, id, from, deadlines, layers, group } => {
                 let rank = shared.place.rank;
@@ -90,21 +95,9 @@ impl Core {
         }
     }
 
-    fn open_sender(
-        &mut self,
-        shared: &Shared,
-        now: Instant,
-        slot: Arc<Slot>,
-        attempt: Attempt,
-        deadlines: Deadlines,
-        group: Option<Box<Group>>,
-    ) {
-        let room = slot.room;
-        let limits = &shared.config.limits;
-        let party = shared.party(Side::Prefill);
-        let session = SenderSession::new(now, room, party, deadlines, limits.write_bytes, limits.retransmits);
-        let shares = shares(shared, now, deadlines, group);
-        self.rooms.senders.insert(room, SenderRoom::new(Arc::clone(&slot), attempt, session, shares));
+    fn open_sender(&mut self, shared: &Shared, now: Instant, slot: Arc<Slot>, made: SenderRoom) {
+        let (room, attempt) = (slot.room, made.attempt);
+        self.rooms.senders.insert(room, made);
         self.join_group(shared, now, (Side::Prefill, room));
         let Adopted { parked, aborted, left, .. } = self.lobby.adopt(room, attempt);
         if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {

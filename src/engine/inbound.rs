@@ -231,7 +231,7 @@ impl Core {
             RoomFrame::Grant(body) => {
                 let Grant { epoch, source_epoch, .. } = body;
                 let current = link.pools.as_ref().map(|pools| pools.epoch);
-                let held = shared.tokens;
+                let held = room.tokens;
                 let pairing = match (&ours, &body.share) {
                     (_, Some(share)) if share.source != held => {
                         let detail = format!("tokens held: {held} here, {} in the grant", share.source);

@@ -29,6 +29,16 @@ impl Announced {
         Self { epoch, holding: layout.holding(tokens), layout: Arc::new(layout) }
     }
 
+    /// The same for a room whose tokens are dealt out so.
+    pub(super) fn dealt(self: Arc<Self>, tokens: TokenShard) -> Arc<Self> {
+        if self.holding.tokens == tokens {
+            return self;
+        }
+        let Self { epoch, layout, holding } = &*self;
+        let holding = holding.clone().tokens(tokens);
+        Arc::new(Self { epoch: *epoch, layout: Arc::clone(layout), holding })
+    }
+
     /// The pages of a paged group, which must hold `tokens`, as far as this rank does; a list with a start of its own (a window)
     /// need only hold them from there on.
     pub(super) fn pages(&self, given: &GroupPages<'_>, tokens: &Range<u32>) -> Result<PageList, UsageError> {

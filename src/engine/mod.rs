@@ -62,7 +62,7 @@ pub use work::{Chunk, Finish, Grant, Offer};
 use crate::bootstrap::{GroupState, RankRecord};
 use crate::config::Deadlines;
 use crate::ids::{Attempt, GrantId, GroupSizes, Instance, Rank, RegionId, Room, Side};
-use crate::layout::PoolLayout;
+use crate::layout::{PoolLayout, TokenShard};
 use crate::memory::Region;
 use crate::transport::Wait;
 use feeds::HOLDS;
@@ -118,6 +118,8 @@ pub struct RoomOptions {
     pub deadlines: Option<Deadlines>,
     /// Whose outcome it has: this rank's own, if nothing else is asked for.
     pub outcome: Outcome,
+    /// How its tokens are dealt out to ranks, if not as those of every room of the engine are.
+    pub tokens: Option<TokenShard>,
 }
 
 impl Place {
@@ -152,6 +154,15 @@ impl RoomOptions {
         self
     }
 
+    /// With tokens dealt out to ranks in a way of its own, as where each context parallel rank computes one
+    /// run of the prompt ([`TokenShard::run`]). Both sides must say the same: a receiver of such a room, or
+    /// from such a sender, names its sources one by one, each with its [`Share`](crate::layout::Share).
+    #[must_use]
+    pub fn tokens(mut self, tokens: TokenShard) -> Self {
+        self.tokens = Some(tokens);
+        self
+    }
+
     /// With one outcome for all ranks of this engine's group that have its data parallel index: see
     /// [`Outcome`]. The directory must know the group.
     #[must_use]
@@ -165,6 +176,12 @@ impl RoomOptions {
     pub fn members(mut self, members: Vec<Member>) -> Self {
         self.outcome = Outcome::Members(members);
         self
+    }
+
+    /// How the room's tokens are dealt out.
+    fn shard(&self, shared: &Shared) -> Result<TokenShard, UsageError> {
+        let tokens = self.tokens.unwrap_or(shared.tokens);
+        if tokens.is_possible() { Ok(tokens) } else { Err(UsageError::Tokens(tokens)) }
     }
 }
 
@@ -258,13 +275,16 @@ impl Engine {
     /// is closed.
     pub fn sender(&self, room: Room, options: RoomOptions) -> Result<KVSender, UsageError> {
         let shared = self.open()?;
+        let tokens = options.shard(shared)?;
         let group = shared.group(Side::Prefill, room, options.attempt, options.outcome)?;
         let (slot, announced) = shared.claim(Side::Prefill, room, options.tag)?;
+        let announced = announced.dealt(tokens);
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         shared.inbox.command(Command::OpenSender {
             slot: Arc::clone(&slot),
             attempt: options.attempt,
             deadlines,
+            tokens,
             group,
         });
         Ok(KVSender::new(Arc::clone(shared), slot, announced))
@@ -282,12 +302,14 @@ impl Engine {
         options: RoomOptions,
     ) -> Result<KVReceiver, UsageError> {
         let shared = self.open()?;
-        sources.check(shared.tokens)?;
+        let tokens = options.shard(shared)?;
+        sources.check(tokens, shared.tokens)?;
         let group = shared.group(Side::Decode, room, options.attempt, options.outcome)?;
         let (slot, announced) = shared.claim(Side::Decode, room, options.tag)?;
+        let announced = announced.dealt(tokens);
         let deadlines = options.deadlines.unwrap_or(shared.config.deadlines);
         let id = GrantId { room, attempt: options.attempt, generation: slot.generation };
-        let layers = announced.holding.layers.clone();
+        let layers = announced.holding.layers.iter().collect();
         shared.inbox.command(Command::OpenReceiver {
             slot: Arc::clone(&slot),
             id,

@@ -6,6 +6,7 @@ use super::sources::Sources;
 use super::targets::Candidates;
 use crate::error::KVTransferError;
 use crate::ids::{Attempt, LinkId, Rank, Room, Side};
+use crate::layout::TokenShard;
 use crate::memory::Mark;
 use crate::poll::{KVPoll, Release};
 use crate::session::{Outcome, ReceiverSession, SenderSession, Session};
@@ -30,6 +31,8 @@ pub(super) struct SenderRoom {
     pub(super) slot: Arc<Slot>,
     pub(super) attempt: Attempt,
     pub(super) session: SenderSession,
+    /// How its tokens are dealt out to ranks.
+    pub(super) tokens: TokenShard,
     /// Chunks whose bytes may not be read yet.
     pub(super) marks: Vec<(usize, Vec<Mark>)>,
     /// Chunks given so far.
@@ -87,9 +90,10 @@ impl SenderRoom {
         slot: Arc<Slot>,
         attempt: Attempt,
         session: SenderSession,
+        tokens: TokenShard,
         shares: Option<Box<Shares>>,
     ) -> Self {
-        Self { slot, attempt, session, marks: Vec::new(), chunks: 0, path: None, shares, armed: None }
+        Self { slot, attempt, session, tokens, marks: Vec::new(), chunks: 0, path: None, shares, armed: None }
     }
 
     fn details(&self) -> Details {

@@ -32,7 +32,8 @@ pub struct KVSender {
 
 impl KVSender {
     pub(super) fn new(shared: Arc<Shared>, slot: Arc<Slot>, announced: Arc<Announced>) -> Self {
-        let intake = Intake::new(announced.holding.layers.clone(), shared.config.limits.chunks_per_room);
+        let intake =
+            Intake::new(announced.holding.layers.iter().collect(), shared.config.limits.chunks_per_room);
         Self { handle: Handle::new(shared, slot), announced, intake: Mutex::new(intake) }
     }
 

@@ -87,6 +87,7 @@ pub(super) enum Command {
         slot: Arc<Slot>,
         attempt: Attempt,
         deadlines: Deadlines,
+        tokens: TokenShard,
         group: Option<Box<Group>>,
     },
     Reject {

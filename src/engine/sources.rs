@@ -44,9 +44,12 @@ impl Sources {
         Self::Group { name: name.into(), dp: None }
     }
 
-    /// Whether they can feed a receiver of a rank that holds these tokens.
-    pub(super) fn check(&self, tokens: TokenShard) -> Result<(), UsageError> {
-        let Self::Ranks(sources) = self else { return Ok(()) };
+    /// Whether they can feed a receiver of a rank that holds these tokens; of other rooms, it holds `usual`.
+    pub(super) fn check(&self, tokens: TokenShard, usual: TokenShard) -> Result<(), UsageError> {
+        let Self::Ranks(sources) = self else {
+            // What the directory says is true of the usual rooms.
+            return if tokens == usual { Ok(()) } else { Err(UsageError::TokensOfGroup(tokens)) };
+        };
         if sources.is_empty() {
             return Err(UsageError::NoSources);
         }

@@ -102,6 +102,12 @@ pub enum UsageError {
     /// A share that cannot be: heads outside the model, or no such part of tokens.
     #[error("the {0} of a share cannot be")]
     Share(&'static str),
+    /// Tokens that cannot be dealt out so.
+    #[error("there is no {0}")]
+    Tokens(TokenShard),
+    /// A group of sources does not know of a room whose tokens are dealt out in a way of its own.
+    #[error("a room that holds {0} of its tokens needs its sources one by one, not a group")]
+    TokensOfGroup(TokenShard),
     /// More ranks than can share an outcome.
     #[error("{members} ranks share an outcome, at most {limit} can")]
     TooManyMembers {

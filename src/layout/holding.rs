@@ -1,6 +1,6 @@
 //! What one rank holds of every request.
 
-use super::{HeadSpan, MAX_ENTRIES, PoolLayout, Sharding, Share, TokenShard};
+use super::{HeadSpan, Layers, PoolLayout, Sharding, Share, TokenShard};
 use crate::ids::{GroupSizes, Rank};
 use std::fmt;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use std::str::FromStr;
 pub struct Holding {
     /// The heads it holds; none where every rank holds all, as for latent attention.
     pub heads: Option<HeadSpan>,
-    /// Global layers of which it holds KV, ascending.
-    pub layers: Vec<u32>,
+    /// Global layers of which it holds KV.
+    pub layers: Layers,
     /// How tokens are dealt out to ranks.
     pub tokens: TokenShard,
 }
@@ -34,7 +34,7 @@ impl Holding {
             let Range { start: first, end } = even(total, sizes.tp, rank.tp);
             HeadSpan { first, count: end.max(first + 1) - first, total }
         };
-        let layers = even(layers, sizes.pp, rank.pp).collect();
+        let layers = even(layers, sizes.pp, rank.pp).into();
         Self { heads: heads.map(span), layers, tokens: TokenShard::WHOLE }
     }
 
@@ -46,51 +46,41 @@ impl Holding {
     }
 
     pub(super) fn check(&self) -> Result<(), &'static str> {
-        let has_heads = self.heads.is_none_or(HeadSpan::is_possible);
-        match (has_heads, self.layers.is_sorted_by(|a, b| a < b), self.tokens.is_possible()) {
-            (false, _, _) => Err("heads"),
-            (_, false, _) => Err("layers"),
-            (_, _, false) => Err("tokens"),
-            (true, true, true) => Ok(()),
+        match (self.heads.is_none_or(HeadSpan::is_possible), self.tokens.is_possible()) {
+            (false, _) => Err("heads"),
+            (_, false) => Err("tokens"),
+            (true, true) => Ok(()),
         }
     }
 
-    pub(super) fn layers_in_common(&self, other: &Self) -> impl Iterator<Item = u32> {
-        self.layers.iter().copied().filter(|layer| other.layers.binary_search(layer).is_ok())
-    }
-
-    /// Heads, layers and tokens of one period that both hold, multiplied.
-    pub(super) fn volume(&self, other: &Self, period: u128) -> u128 {
+    /// Heads and tokens of one period that both hold of a layer, multiplied.
+    pub(super) fn cells(&self, other: &Self, period: u128) -> u128 {
         let heads = match (self.heads, other.heads) {
             (Some(ours), Some(theirs)) => ours.meet(theirs).map_or(0, |span| span.count),
             _ => 1,
         };
         let tokens = self.tokens.shared(other.tokens) * (period / self.tokens.common_period(other.tokens));
-        tokens * u128::from(heads) * self.layers_in_common(other).map(|_| 1_u128).sum::<u128>()
+        tokens * u128::from(heads)
     }
 
+    /// Whether there is something of a layer that both hold, if both hold of the layer at all.
     pub(super) fn meets(&self, other: &Self) -> bool {
-        self.volume(other, self.tokens.common_period(other.tokens)) > 0
+        self.cells(other, self.tokens.common_period(other.tokens)) > 0
     }
 
-    /// What this source owes that destination; `None` if their layers are mixed with those of others.
-    pub(super) fn share(&self, destination: &Self) -> Option<Share> {
+    /// What this source owes that destination of these layers, which both hold; nothing if there are none.
+    pub(super) fn share(&self, destination: &Self, layers: Layers) -> Option<Share> {
         let mut share = Share::WHOLE.tokens(self.tokens, destination.tokens);
         if let (Some(ours), Some(theirs)) = (self.heads, destination.heads)
             && ours != theirs
         {
             share.heads = Some(ours.meet(theirs)?);
         }
-        if self.layers != destination.layers {
-            let first = self.layers_in_common(destination).next()?;
-            let last = self.layers_in_common(destination).last()?;
-            let inside = |layers: &[u32]| layers.iter().filter(|&&at| first <= at && at <= last).count();
-            let common = self.layers_in_common(destination).count();
-            if inside(&self.layers) != common || inside(&destination.layers) != common {
-                return None;
-            }
-            share.layers = Some(first..last.checked_add(1)?);
+        if layers.is_empty() {
+            return None;
         }
+        let is_all = layers == self.layers && layers == destination.layers;
+        share.layers = (!is_all).then_some(layers);
         Some(share)
     }
 }
@@ -98,9 +88,7 @@ impl Holding {
 impl PoolLayout {
     /// What a rank with these pools holds, of tokens dealt out so.
     pub fn holding(&self, tokens: TokenShard) -> Holding {
-        let mut layers: Vec<_> = self.entries.iter().filter_map(|entry| entry.layer).collect();
-        layers.sort_unstable();
-        layers.dedup();
+        let layers = self.entries.iter().filter_map(|entry| entry.layer).collect();
         let spans = self.entries.iter().filter_map(|entry| match entry.sharding {
             Sharding::Heads(span) => Some(span),
             Sharding::Replicated => None,
@@ -115,15 +103,7 @@ impl fmt::Display for Holding {
         if let Some(HeadSpan { first, count, total }) = self.heads {
             write!(f, "heads {first}+{count}/{total}; ")?;
         }
-        f.write_str("layers ")?;
-        let runs = self.layers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
-        for (at, run) in runs.enumerate() {
-            let comma = if at > 0 { "," } else { "" };
-            match run {
-                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
-                _ => run.iter().try_for_each(|layer| write!(f, "{comma}{layer}"))?,
-            }
-        }
+        write!(f, "layers {}", self.layers)?;
         let TokenShard { granule, step, phase } = self.tokens;
         if self.tokens.is_whole() { Ok(()) } else { write!(f, "; tokens {granule}x{step}+{phase}") }
     }
@@ -139,24 +119,14 @@ impl FromStr for Holding {
 }
 
 fn parse(text: &str) -> Option<Holding> {
-    let mut holding = Holding { heads: None, layers: Vec::new(), tokens: TokenShard::WHOLE };
+    let mut holding = Holding { heads: None, layers: Layers::NONE, tokens: TokenShard::WHOLE };
     for part in text.split("; ") {
         match part.split_once(' ')? {
             ("heads", span) => {
                 let [first, count, total] = numbers(span, ['+', '/'])?;
                 holding.heads = Some(HeadSpan { first, count, total });
             }
-            ("layers", "") => {}
-            ("layers", runs) => {
-                for run in runs.split(',') {
-                    let (first, last) = run.split_once('-').unwrap_or((run, run));
-                    let layers = first.parse::<u32>().ok()?..=last.parse().ok()?;
-                    // A few bytes may name four billion layers.
-                    let room = MAX_ENTRIES - holding.layers.len();
-                    holding.layers.extend(layers.clone().take(room));
-                    holding.layers.last().filter(|last| *last == layers.end())?;
-                }
-            }
+            ("layers", layers) => holding.layers = layers.parse().ok()?,
             ("tokens", shard) => {
                 let [granule, step, phase] = numbers(shard, ['x', '+'])?;
                 holding.tokens = TokenShard { granule, step, phase };
@@ -189,13 +159,13 @@ mod tests {
         let mut holding = Holding::even(GroupSizes::tp(4), Rank::tp(2), Some(8), 16);
         assert_eq!(holding.to_string(), "heads 4+2/8; layers 0-15");
         assert_eq!(holding.to_string().parse(), Ok(holding.clone()));
-        holding.layers.extend([18, 20, 21]);
+        holding.layers = holding.layers.iter().chain([18, 20, 21]).collect();
         let dealt = holding.tokens(TokenShard { granule: 16, step: 2, phase: 1 });
         assert_eq!(dealt.to_string(), "heads 4+2/8; layers 0-15,18,20-21; tokens 16x2+1");
         assert_eq!(dealt.to_string().parse(), Ok(dealt));
         let mut none = Holding::even(GroupSizes::ONE, Rank::default(), None, 0);
         assert_eq!(none.to_string().parse(), Ok(none.clone()));
-        none.layers = vec![0, u32::MAX];
+        none.layers = [0, u32::MAX].into();
         assert_eq!(none.to_string().parse(), Ok(none));
     }
 
@@ -206,7 +176,6 @@ mod tests {
             "layers",
             "layers 3-1",
             "layers 1,0",
-            "layers 0-4294967295",
             "layers 0-9,5",
             "layers x",
             "heads 1+8/8; layers 0",

@@ -17,7 +17,7 @@
 //! - `check.rs`: whether a description can be right
 //! - `pages.rs`: scattered pages of one request, and its tokens
 //! - `share.rs`: what one rank owes another; `shards.rs`: tokens dealt out to ranks
-//! - `holding.rs`: what a rank holds; `ranks.rs`: which rank owes which rank what
+//! - `layers.rs`: sets of layers; `holding.rs`: what a rank holds; `ranks.rs`: which rank owes which rank what
 //! - `pairing.rs`: which entry here is which entry there, and what differs
 //! - `heads.rs`: which heads of them move; `route.rs`: how their bytes are cut, and in which order they travel
 //! - `pieces.rs`: chunks cut into pieces; `extents.rs`: pieces turned into extents and blocks
@@ -32,6 +32,7 @@ mod entry;
 mod extents;
 mod heads;
 mod holding;
+mod layers;
 mod pages;
 mod pairing;
 mod pieces;
@@ -46,6 +47,7 @@ pub use digest::LayoutDigest;
 pub use entry::{HeadSpan, ItemOrder, PoolEntry, Role, Sharding};
 pub use extents::{Block, PlanError, blocks};
 pub use holding::{Holding, HoldingError};
+pub use layers::{Layers, LayersError};
 pub use pages::{PageList, Pages, PagesError};
 pub use pairing::{Mismatch, Pair, Pairing};
 pub use pieces::{Piece, Pieces};

@@ -3,6 +3,7 @@
 use super::entry::described;
 use super::heads::{Described, page_tokens};
 use super::route::Route;
+use super::shards::Deal;
 use super::{GroupKind, HeadSpan, PageGroup, PageList, PoolLayout, Role, Sharding, Share, TokenShard, place};
 use crate::ids::{GroupId, Side};
 use std::cmp::Ordering;
@@ -166,6 +167,12 @@ impl Pairing {
         start..end.max(start)
     }
 
+    /// Whether both sides hold any of these tokens.
+    pub(crate) fn moves_any(&self, tokens: &Range<u32>) -> bool {
+        let Share { source, destination, .. } = self.share;
+        Deal { source, destination }.stretches(tokens.clone()).next().is_some()
+    }
+
     /// How tokens are dealt out to the ranks of a side.
     pub(super) fn shard(&self, side: Side) -> TokenShard {
         match side {
@@ -227,7 +234,7 @@ impl Pairing {
         let Share { layers, source, destination, .. } = &self.share;
         let layer = entry.layer.unwrap_or(self.first_layer);
         let has_first = source.holds(destination.token_at(0));
-        layers.as_ref().is_none_or(|layers| layers.contains(&layer))
+        layers.as_ref().is_none_or(|layers| layers.contains(layer))
             && (group.kind != GroupKind::Rows || has_first)
     }
 

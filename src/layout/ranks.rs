@@ -8,17 +8,21 @@
 //!  replicas s0 s1 s2 s3, destinations d0 d1        room 0: s0 -> d0, s2 -> d1; s1, s3 owe nothing
 //!                                                  room 2: s1 -> d0, s3 -> d1; s0, s2 owe nothing
 //! ```
+//!
+//! Replica sets may have layers in common if they hold the same heads and tokens of them, as where every
+//! pipeline stage has the layers of a draft model. Such layers come along with others that the set owes;
+//! of several such sets one owes them, in turn.
 
-use super::{Holding, Share};
+use super::{Holding, Layers, Share};
 use crate::ids::{Rank, Room, Side};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who owes what to whom, between the ranks of one data parallel rank of a prefill group and of one of a
 /// decode group. Both sides make the same map of the same holdings.
 #[derive(Clone, Debug)]
 pub struct RankMap {
     sources: BTreeMap<Rank, Place>,
-    destinations: BTreeMap<Rank, Holding>,
+    destinations: BTreeMap<Rank, Fed>,
     sets: Vec<Replicas>,
 }
 
@@ -48,14 +52,6 @@ pub enum RanksError {
     /// Two sources would both owe a part.
     #[error("prefill ranks {0} and {1} hold a part in common, but not the same")]
     Overlap(Rank, Rank),
-    /// Layers that no share can name, because others lie between them.
-    #[error("the layers that prefill rank {source_rank} owes decode rank {destination} are not contiguous")]
-    Scattered {
-        /// The prefill rank.
-        source_rank: Rank,
-        /// The decode rank.
-        destination: Rank,
-    },
     /// A part that no source holds.
     #[error("decode rank {0} holds heads, layers or tokens that no prefill rank has")]
     Missing(Rank),
@@ -76,8 +72,22 @@ struct Place {
 struct Replicas {
     holding: Holding,
     members: Vec<Rank>,
-    /// Destinations that have something in common with them, with that.
-    users: BTreeMap<Rank, (u64, Share)>,
+    /// Destinations that they owe something, in some room at least, and their numbers among them.
+    users: BTreeMap<Rank, u64>,
+}
+
+/// A destination, and how its layers are owed.
+#[derive(Clone, Debug)]
+struct Fed {
+    holding: Holding,
+    portions: Vec<Portion>,
+}
+
+/// Layers that one of these sets owes.
+#[derive(Clone, Debug)]
+struct Portion {
+    layers: Layers,
+    sets: Vec<usize>,
 }
 
 impl RankMap {
@@ -109,21 +119,25 @@ impl RankMap {
             sets[set].members.push(rank);
         }
         check_apart(&sets)?;
-        for (&rank, holding) in &destinations {
-            check_fed(&sets, rank, holding)?;
-            for set in &mut sets {
-                set.add_user(rank, holding)?;
+        let mut fed = BTreeMap::new();
+        for (rank, holding) in destinations {
+            let portions = portions(&sets, &holding);
+            check_fed(&sets, rank, &holding, &portions)?;
+            for set in portions.iter().flat_map(|portion| &portion.sets) {
+                let number = count(&sets[*set].users);
+                sets[*set].users.entry(rank).or_insert(number);
             }
+            fed.insert(rank, Fed { holding, portions });
         }
-        Ok(Self { sources: places, destinations, sets })
+        Ok(Self { sources: places, destinations: fed, sets })
     }
 
     /// What `source` owes `destination` in a room, if anything.
     pub fn owes(&self, room: Room, source: Rank, destination: Rank) -> Option<Share> {
-        let place = self.sources.get(&source)?;
-        let set = &self.sets[place.set];
-        let (user, share) = set.users.get(&destination)?;
-        (set.chosen(room, *user) == place.replica).then(|| share.clone())
+        let (place, fed) = (self.sources.get(&source)?, self.destinations.get(&destination)?);
+        let portions = self.portions_owed(room, place, destination);
+        let layers = portions.flat_map(|portion| portion.layers.runs()).collect();
+        self.sets[place.set].holding.share(&fed.holding, layers)
     }
 
     /// All sources that a destination joins in a room, and what each owes it. Who owes nothing to anybody
@@ -142,8 +156,12 @@ impl RankMap {
     }
 
     fn is_joined(&self, room: Room, source: Rank, destination: Rank) -> bool {
-        let Some(place) = self.sources.get(&source) else { return false };
-        if self.owes(room, source, destination).is_some() {
+        let (Some(place), Some(fed)) = (self.sources.get(&source), self.destinations.get(&destination))
+        else {
+            return false;
+        };
+        let owes = |user: Rank| self.portions_owed(room, place, user).next().is_some();
+        if owes(destination) {
             return true;
         }
         let set = &self.sets[place.set];
@@ -151,14 +169,21 @@ impl RankMap {
         let users = count(&set.users);
         let ranks = count(&self.destinations);
         let number = count(self.destinations.range(..destination));
-        let is_idle = !(0..users).any(|user| set.chosen(room, user) == replica);
         let is_kept = match set.users.get(&destination) {
-            Some((user, _)) => *user == replica * users / members,
+            Some(user) => *user == replica * users / members,
             None => users == 0 && number == place.number * ranks / count(&self.sources),
         };
-        let is_owed = self.sets.iter().any(|set| set.users.contains_key(&destination));
         let is_company = place.number == number * count(&self.sources) / ranks;
-        (is_idle && is_kept) || (!is_owed && is_company)
+        (is_kept && !set.users.keys().any(|user| owes(*user))) || (fed.portions.is_empty() && is_company)
+    }
+
+    /// What a source owes a destination in a room.
+    fn portions_owed(&self, room: Room, place: &Place, destination: Rank) -> impl Iterator<Item = &Portion> {
+        let set = &self.sets[place.set];
+        let user = set.users.get(&destination);
+        let serves = user.is_some_and(|user| set.chosen(room, *user) == place.replica);
+        let portions = self.destinations.get(&destination).map_or(&[][..], |fed| &fed.portions);
+        portions.iter().filter(move |portion| serves && portion.owing(room, &self.sets) == place.set)
     }
 }
 
@@ -169,34 +194,74 @@ impl Replicas {
         let members = count(&self.members);
         (user * members + room.0 % members) / count(&self.users)
     }
+}
 
-    fn add_user(&mut self, rank: Rank, holding: &Holding) -> Result<(), RanksError> {
-        let source_rank = self.members[0];
-        if self.holding.meets(holding) {
-            let share = self.holding.share(holding);
-            let share = share.ok_or(RanksError::Scattered { source_rank, destination: rank })?;
-            self.users.insert(rank, (count(&self.users), share));
-        }
-        Ok(())
+impl Portion {
+    /// Which of the sets owes it: another one whenever all replicas have had their turn.
+    fn owing(&self, room: Room, sets: &[Replicas]) -> usize {
+        let turn = room.0 / count(&sets[self.sets[0]].members) % count(&self.sets);
+        self.sets[usize::try_from(turn).unwrap_or(0)]
     }
 }
 
-/// Different sets hold nothing in common: each part of a request is owed once.
+/// Different sets hold nothing in common, or the same of the layers they have in common: each part of a
+/// request is owed once.
 fn check_apart(sets: &[Replicas]) -> Result<(), RanksError> {
     for (at, set) in sets.iter().enumerate() {
-        if let Some(other) = sets[..at].iter().find(|other| other.holding.meets(&set.holding)) {
+        let overlaps = |other: &&Replicas| {
+            let (ours, theirs) = (&set.holding, &other.holding);
+            !is_kin(ours, theirs) && ours.meets(theirs) && !ours.layers.common(&theirs.layers).is_empty()
+        };
+        if let Some(other) = sets[..at].iter().find(overlaps) {
             return Err(RanksError::Overlap(other.members[0], set.members[0]));
         }
     }
     Ok(())
 }
 
-/// As the sets hold nothing in common, a destination is fed if what they have in common with it is as
-/// much as it holds.
-fn check_fed(sets: &[Replicas], rank: Rank, holding: &Holding) -> Result<(), RanksError> {
+fn is_kin(a: &Holding, b: &Holding) -> bool {
+    (a.heads, a.tokens) == (b.heads, b.tokens)
+}
+
+/// The layers of a destination by the sets that could owe them.
+fn portions(sets: &[Replicas], holding: &Holding) -> Vec<Portion> {
+    let mut portions: Vec<Portion> = Vec::new();
+    for (at, set) in sets.iter().enumerate().filter(|(_, set)| set.holding.meets(holding)) {
+        let mut own = set.holding.layers.common(&holding.layers);
+        let mut parted = Vec::new();
+        for portion in &mut portions {
+            if !is_kin(&sets[portion.sets[0]].holding, &set.holding) {
+                continue;
+            }
+            let both = portion.layers.common(&own);
+            own = own.without(&both);
+            portion.layers = portion.layers.without(&both);
+            parted.push(Portion { layers: both, sets: portion.sets.iter().copied().chain([at]).collect() });
+        }
+        portions.append(&mut parted);
+        portions.push(Portion { layers: own, sets: vec![at] });
+        portions.retain(|portion| !portion.layers.is_empty());
+    }
+    // Sets that nobody can stand in for are at work anyway.
+    let needed: BTreeSet<_> = portions.iter().filter(|p| p.sets.len() == 1).map(|p| p.sets[0]).collect();
+    for portion in &mut portions {
+        if portion.sets.iter().any(|set| needed.contains(set)) {
+            portion.sets.retain(|set| needed.contains(set));
+        }
+    }
+    portions
+}
+
+/// As no part is owed twice, a destination is fed if what it is owed is as much as it holds.
+fn check_fed(
+    sets: &[Replicas],
+    rank: Rank,
+    holding: &Holding,
+    portions: &[Portion],
+) -> Result<(), RanksError> {
     let total = |holding: &Holding| holding.heads.map(|heads| heads.total);
     let differs = |set: &&Replicas| {
-        total(&set.holding) != total(holding) && set.holding.layers_in_common(holding).next().is_some()
+        total(&set.holding) != total(holding) && !set.holding.layers.common(&holding.layers).is_empty()
     };
     if let Some(set) = sets.iter().find(differs) {
         return Err(RanksError::Heads { source_rank: set.members[0], destination: rank });
@@ -206,9 +271,13 @@ fn check_fed(sets: &[Replicas], rank: Rank, holding: &Holding) -> Result<(), Ran
         (period / gcd(period, other)).checked_mul(other)
     });
     let missing = RanksError::Missing(rank);
-    let Some(period) = period.filter(|&period| period < 1 << 80) else { return Err(missing) };
-    let fed: u128 = sets.iter().map(|set| set.holding.volume(holding, period)).sum();
-    if fed == holding.volume(holding, period) { Ok(()) } else { Err(missing) }
+    // Times heads and layers, of which there are at most 2^32 each.
+    let Some(period) = period.filter(|&period| period < 1 << 60) else { return Err(missing) };
+    let volume = |source: &Holding, layers: &Layers| {
+        source.cells(holding, period).saturating_mul(layers.count().into())
+    };
+    let owed = portions.iter().map(|portion| volume(&sets[portion.sets[0]].holding, &portion.layers));
+    if owed.sum::<u128>() == volume(holding, &holding.layers) { Ok(()) } else { Err(missing) }
 }
 
 fn gcd(mut a: u128, mut b: u128) -> u128 {

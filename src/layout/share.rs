@@ -1,7 +1,6 @@
 //! What one rank owes another.
 
-use super::{HeadSpan, TokenShard};
-use std::ops::Range;
+use super::{HeadSpan, Layers, TokenShard};
 
 /// What one prefill rank owes one decode rank. Both make their pairing from it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -10,7 +9,7 @@ pub struct Share {
     /// Heads owed; if none are named, all that the destination holds.
     pub heads: Option<HeadSpan>,
     /// Global layers owed; if none are named, all, which both sides must hold.
-    pub layers: Option<Range<u32>>,
+    pub layers: Option<Layers>,
     /// How tokens are dealt out to ranks on the sending side.
     pub source: TokenShard,
     /// How tokens are dealt out to ranks on the receiving side.
@@ -31,8 +30,8 @@ impl Share {
 
     /// Of these global layers only.
     #[must_use]
-    pub fn layers(mut self, layers: Range<u32>) -> Self {
-        self.layers = Some(layers);
+    pub fn layers(mut self, layers: impl Into<Layers>) -> Self {
+        self.layers = Some(layers.into());
         self
     }
 

@@ -91,7 +91,7 @@ impl Lent {
             let room = pairing.covers(Side::Decode, source_group, list);
             let wanted = meet(&meet(&chunk.tokens, &self.tokens), &room);
             let pairs = pairing.pairs_of(source_group, chunk.layers.as_ref());
-            if wanted.is_empty() || pairs.is_empty() {
+            if pairs.is_empty() || !pairing.moves_any(&wanted) {
                 continue;
             }
             let found = chunk.pages.iter().enumerate().find(|(_, (group, _))| *group == source_group);

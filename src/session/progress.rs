@@ -66,6 +66,11 @@ impl Progress {
         Ok(())
     }
 
+    /// Whether any of these layers is counted.
+    pub(super) fn concerns(&self, layers: Option<&Range<u32>>) -> bool {
+        self.slots(layers).is_ok()
+    }
+
     /// Whether a chunk was counted before.
     pub(super) fn is_repeated(&self, tokens: &Range<u32>, layers: Option<&Range<u32>>) -> bool {
         let known = |slots: Range<usize>| self.done[slots].iter().all(|done| *done >= tokens.end);

@@ -397,8 +397,11 @@ impl Session for ReceiverSession {
             RoomFrame::ChunkDone { .. } if wanted.is_none() => {
                 Err(Fault::new(ErrorKind::Protocol, "chunk done before any grant"))
             }
+            // A source may hold more layers than it owes.
             RoomFrame::ChunkDone { tokens, layers }
-                if source.done.is_none() && !source.progress.is_repeated(tokens, layers.as_ref()) =>
+                if source.done.is_none()
+                    && source.progress.concerns(layers.as_ref())
+                    && !source.progress.is_repeated(tokens, layers.as_ref()) =>
             {
                 let result = source.progress.advance(tokens, layers.as_ref());
                 if !tokens.is_empty() {

@@ -49,7 +49,7 @@ impl Source {
     /// A source that these ranks join; `layers` are those of this rank's pool.
     pub(super) fn new(share: Option<Share>, destinations: Vec<Rank>, mut layers: Vec<u32>) -> Self {
         if let Some(owed) = share.as_ref().and_then(|share| share.layers.as_ref()) {
-            layers.retain(|layer| owed.contains(layer));
+            layers.retain(|&layer| owed.contains(layer));
         }
         Self {
             share,

@@ -2,7 +2,7 @@
 
 use super::rng::mix;
 use crate::ids::{GroupId, RegionId};
-use crate::layout::{Extent, GroupKind, ItemOrder, PageList, PoolEntry, PoolLayout, Role};
+use crate::layout::{Extent, GroupKind, ItemOrder, Layers, PageList, PoolEntry, PoolLayout, Role};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ impl Pool {
         positions: Range<u32>,
         layers: Option<&Range<u32>>,
     ) {
-        self.each(group, list, positions, layers, |region, at, entry, position, byte| {
+        let layers = layers.cloned().map(Layers::from);
+        self.each(group, list, positions, layers.as_ref(), |region, at, entry, position, byte| {
             region.bytes[at] = content(salt, entry, position, byte);
         });
     }
@@ -102,7 +103,7 @@ impl Pool {
         group: GroupId,
         list: &PageList,
         positions: Range<u32>,
-        layers: Option<&Range<u32>>,
+        layers: Option<&Layers>,
     ) -> Option<(u32, Role, Option<u32>)> {
         let mut found = None;
         self.each(group, list, positions, layers, |region, at, entry, position, byte| {
@@ -163,7 +164,7 @@ impl Pool {
         group: GroupId,
         list: &PageList,
         positions: Range<u32>,
-        layers: Option<&Range<u32>>,
+        layers: Option<&Layers>,
         mut visit: impl FnMut(&mut Region, usize, &PoolEntry, u32, u64),
     ) {
         let layout = self.layout.clone();
@@ -174,7 +175,7 @@ impl Pool {
         let of_group = layout.entries.iter().filter(|entry| entry.group == group);
         let owed = |entry: &&PoolEntry| match (layers, entry.layer) {
             (None, _) => true,
-            (Some(layers), Some(layer)) => layers.contains(&layer),
+            (Some(layers), Some(layer)) => layers.contains(layer),
             (Some(_), None) => false,
         };
         for entry in of_group.filter(owed) {

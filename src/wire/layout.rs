@@ -33,7 +33,7 @@
 //! | size | field |
 //! |---|---|
 //! | 1 (+ 12) | `heads`, optional: first, count, total |
-//! | 1 (+ 8) | `layers`, optional: start, end |
+//! | 1 (+ 4 + 8 n) | `layers`, optional: first and last of each run, ascending and apart |
 //! | 12 | `source`: granule, step, phase |
 //! | 12 | `destination`: granule, step, phase |
 
@@ -41,9 +41,10 @@ use super::codec::{Coded, Reader, Writer};
 use super::{MAX_NAME, WireError};
 use crate::ids::{GroupId, RegionId};
 use crate::layout::{
-    GroupKind, HeadSpan, ItemOrder, MAX_ENTRIES, MAX_GROUPS, PageGroup, PoolEntry, PoolLayout, Role,
+    GroupKind, HeadSpan, ItemOrder, Layers, MAX_ENTRIES, MAX_GROUPS, PageGroup, PoolEntry, PoolLayout, Role,
     Sharding, Share, TokenShard,
 };
+use std::ops::RangeInclusive;
 
 impl Coded for PoolLayout {
     const MIN_BYTES: usize = 8;
@@ -249,6 +250,38 @@ impl Coded for Share {
             source: TokenShard::read(r, "share.source")?,
             destination: TokenShard::read(r, "share.destination")?,
         })
+    }
+}
+
+impl Coded for Layers {
+    const MIN_BYTES: usize = 4;
+
+    fn write(&self, w: &mut Writer) {
+        let runs: Vec<_> = self.runs().map(LayerRun).collect();
+        w.list(&runs);
+    }
+
+    fn read(r: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
+        let runs = r.list::<LayerRun>(field, MAX_ENTRIES)?;
+        let runs: Vec<_> = runs.into_iter().map(|LayerRun(run)| run.into_inner()).collect();
+        let count = u64::try_from(runs.len()).unwrap_or(u64::MAX);
+        Self::of_runs(runs).ok_or(WireError::Value { field, value: count })
+    }
+}
+
+/// Layers that follow one another.
+struct LayerRun(RangeInclusive<u32>);
+
+impl Coded for LayerRun {
+    const MIN_BYTES: usize = 8;
+
+    fn write(&self, w: &mut Writer) {
+        w.u32(*self.0.start());
+        w.u32(*self.0.end());
+    }
+
+    fn read(r: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
+        Ok(Self(r.u32(field)?..=r.u32(field)?))
     }
 }
 

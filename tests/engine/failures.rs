@@ -1,7 +1,7 @@
 //! What each end is told when something goes wrong.
 
 use crate::bed::{CANARY, Network, Node, PATIENCE, block_on};
-use kvferry::layout::{PoolEntry, PoolLayout, Role};
+use kvferry::layout::{PoolEntry, PoolLayout, Role, TokenShard};
 use kvferry::memory::{HostBuffer, Mark};
 use kvferry::{
     Attempt, Chunk, Config, Engine, ErrorKind, Finish, KVPoll, Place, Release, Room, RoomOptions, Source,
@@ -248,6 +248,16 @@ pub(crate) fn sources_that_cannot_be_are_refused_at_once(network: &Network) {
     let mut part = source();
     part.share.as_mut().unwrap().source.granule = 0;
     assert_eq!(receiver(vec![part]).unwrap_err(), UsageError::Share("tokens of the source"));
+    let second = TokenShard { granule: 1, step: 2, phase: 1 };
+    let dealt =
+        |sources, tokens| decode.engine.receiver(Room(1), sources, RoomOptions::default().tokens(tokens));
+    let refused = dealt(Sources::group("prefill"), second).unwrap_err();
+    assert_eq!(refused, UsageError::TokensOfGroup(second));
+    let refused = dealt(Sources::Ranks(vec![source()]), second).unwrap_err();
+    assert_eq!(refused, UsageError::Share("tokens of the destination"));
+    let none = TokenShard { granule: 1, step: 2, phase: 2 };
+    let refused = prefill.engine.sender(Room(1), RoomOptions::default().tokens(none)).unwrap_err();
+    assert_eq!(refused, UsageError::Tokens(none));
     let receiver = receiver(vec![source()]).unwrap();
     let many = vec![0_u32; (1 << 20) + 1];
     let refused = receiver.grant(kvferry::Grant::new(0..4 << 20).pages(decode.kv, &many));

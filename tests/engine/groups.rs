@@ -2,11 +2,11 @@
 
 use crate::bed::{Network, PATIENCE};
 use kvferry::bootstrap::FixedDirectory;
-use kvferry::layout::{HeadSpan, Holding, PoolEntry, PoolLayout, Role, TokenShard};
+use kvferry::layout::{HeadSpan, Holding, PoolEntry, PoolLayout, Role, Share, TokenShard};
 use kvferry::memory::HostBuffer;
 use kvferry::{
     Chunk, Engine, ErrorKind, Finish, Grant, GroupId, GroupSizes, KVPoll, KVReceiver, Place, Rank, Room,
-    RoomOptions, Sources,
+    RoomOptions, Source, Sources,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ struct Cut {
     page_tokens: u32,
     by_heads: bool,
     tokens: fn(Rank) -> TokenShard,
+    /// Each room says how its tokens are dealt out, the engine does not.
+    is_by_room: bool,
 }
 
 /// One rank of a group.
@@ -61,6 +63,44 @@ pub(crate) fn dealt_out_tokens_are_gathered_and_dealt_out_anew(network: &Network
     ] {
         Groups::new(network, name, prefill, decode).serve(name, 0..2);
     }
+}
+
+pub(crate) fn rooms_deal_out_their_tokens_in_their_own_way(network: &Network) {
+    let sizes = GroupSizes { dp: 1, pp: 1, cp: 2, tp: 1 };
+    let runs = |rank: Rank| TokenShard::run(TOKENS.end, 4, 2, rank.cp);
+    let by_run = Cut { sizes, tokens: runs, is_by_room: true, ..alone(None) };
+    let groups = Groups::new(network, "runs", by_run, alone(None));
+    let (decode, row) = (&groups.decode[0], [0]);
+    let receiver = |room, sent: fn(Rank) -> TokenShard| {
+        let sources = groups.prefill.iter().map(|worker| {
+            let rank = worker.engine.place().rank;
+            let mut source = Source::new(rank, worker.engine.addresses());
+            source.share = Some(Share::WHOLE.tokens(sent(rank), TokenShard::WHOLE));
+            source
+        });
+        let sources = Sources::Ranks(sources.collect());
+        let receiver = decode.engine.receiver(room, sources, RoomOptions::default()).unwrap();
+        let pages = decode.pages(&TOKENS);
+        receiver.grant(Grant::new(TOKENS).pages(decode.kv, &pages).rows(decode.aux, &row)).unwrap();
+        receiver
+    };
+    decode.clear();
+    let (senders, fed) = (groups.prefill.iter().map(|worker| worker.send(Room(0))), receiver(Room(0), runs));
+    let senders: Vec<_> = senders.collect();
+    assert_eq!(fed.wait(PATIENCE), KVPoll::Success, "{:?}", fed.error());
+    senders.iter().for_each(|sender| assert_eq!(sender.wait(PATIENCE), KVPoll::Success));
+    decode.check("runs", Room(0));
+
+    let pages = |rank: Rank| TokenShard { granule: 4, step: 2, phase: rank.cp };
+    let senders: Vec<_> = groups.prefill.iter().map(|worker| worker.send(Room(1))).collect();
+    let misled = receiver(Room(1), pages);
+    assert_eq!(misled.wait(PATIENCE), KVPoll::Failed);
+    let error = misled.error().unwrap();
+    let at = error.party().rank.cp; // whoever was asked first
+    let held = |granule| format!("part {at} of 2, {granule} tokens at a time");
+    let expected = format!("tokens held: {} here, {} in the grant", held(12), held(4));
+    assert!(error.to_string().contains(&expected), "{error}");
+    senders.iter().for_each(|sender| assert_eq!(sender.wait(PATIENCE), KVPoll::Failed));
 }
 
 pub(crate) fn replicas_take_turns_and_those_who_owe_nothing_succeed_too(network: &Network) {
@@ -128,7 +168,7 @@ impl Worker {
     fn new(network: &Network, directory: &Arc<FixedDirectory>, group: &str, rank: Rank, cut: Cut) -> Self {
         let tokens = (cut.tokens)(rank);
         let engine = Engine::builder(Place::new(group, rank, cut.sizes))
-            .tokens(tokens)
+            .tokens(if cut.is_by_room { TokenShard::WHOLE } else { tokens })
             .directory(Arc::clone(directory) as _)
             .boxed_transport(network.transport(&format!("{group} {rank}")))
             .build()
@@ -144,7 +184,7 @@ impl Worker {
             let region = engine.register(|id| buffer.region(id)).unwrap();
             (buffer, region)
         };
-        for &layer in &holding.layers {
+        for layer in holding.layers.iter() {
             let (buffer, region) = register(u64::from(PAGES) * item_bytes);
             pools.push((layer, buffer));
             let (page, role) = (cut.page_tokens, Role::KeyValue);
@@ -168,7 +208,9 @@ impl Worker {
     }
 
     fn send(&self, room: Room) -> kvferry::KVSender {
-        let sender = self.engine.sender(room, RoomOptions::default()).unwrap();
+        let usual = RoomOptions::default();
+        let options = if self.cut.is_by_room { usual.tokens(self.holding.tokens) } else { usual };
+        let sender = self.engine.sender(room, options).unwrap();
         for tokens in [TOKENS.start..9, 9..TOKENS.end] {
             sender.send(Chunk::new(tokens.clone()).pages(self.kv, &self.pages(&tokens))).unwrap();
         }
@@ -217,7 +259,14 @@ impl Worker {
 }
 
 fn alone(heads: Option<u32>) -> Cut {
-    Cut { sizes: GroupSizes::ONE, heads, page_tokens: 4, by_heads: false, tokens: |_| TokenShard::WHOLE }
+    Cut {
+        sizes: GroupSizes::ONE,
+        heads,
+        page_tokens: 4,
+        by_heads: false,
+        tokens: |_| TokenShard::WHOLE,
+        is_by_room: false,
+    }
 }
 
 fn value((layer, token, head): (u32, u32, u32)) -> u64 {

@@ -93,6 +93,7 @@ engines! {
     groups:
         ranks_that_are_cut_differently_feed_each_other
         dealt_out_tokens_are_gathered_and_dealt_out_anew
+        rooms_deal_out_their_tokens_in_their_own_way
         replicas_take_turns_and_those_who_owe_nothing_succeed_too
         groups_that_cannot_feed_each_other_are_refused_by_name;
     regions:

@@ -4,6 +4,7 @@ use crate::bed::{Network, Node, PATIENCE, block_on};
 use crate::patient;
 use crate::stranger::tapped_with;
 use crate::tap::{Fate, Valve, Writes};
+use kvferry::layout::Share;
 use kvferry::wire::{Frame, RoomFrame};
 use kvferry::{
     Chunk, Config, Engine, ErrorKind, Finish, GroupSizes, KVPoll, KVReceiver, KVSender, KVTransferError,
@@ -181,7 +182,7 @@ impl Group {
         let layers = [0..2, 2..3];
         let sources = self.stages.iter().zip(layers).map(|(stage, layers)| {
             let mut source = Source::new(stage.engine.place().rank, stage.engine.addresses());
-            source.share.as_mut().unwrap().layers = Some(layers);
+            source.share = Some(Share::WHOLE.layers(layers));
             source
         });
         let senders = self.stages.each_ref().map(|stage| stage.sender(room));

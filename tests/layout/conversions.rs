@@ -2,7 +2,7 @@
 
 use crate::group::{Member, Shape, map, ranks, transfer};
 use kvferry::layout::{Holding, TokenShard};
-use kvferry::{GroupSizes, Room};
+use kvferry::{GroupSizes, Rank, Room};
 use std::ops::Range;
 
 #[test]
@@ -95,7 +95,35 @@ fn dealt_out_tokens_reach_their_ranks() {
                     let [sources, destinations] =
                         [(0, shards[source]), (1, shards[destination])].map(|(side, shard)| {
                             let sizes = sizes[side];
-                            members(&case, side, sizes, |rank| shard(sizes.cp, rank.cp))
+                            members(&case, side, sizes, |rank, held| held.tokens(shard(sizes.cp, rank.cp)))
+                        });
+                    check(&case, sources, destinations);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_dealt_out_to_stages_and_those_of_a_draft_on_every_stage_are_written_once() {
+    let layers: [fn(u32, u32) -> Vec<u32>; 3] = [
+        |_, _| (0..7).collect(),
+        |stages, stage| (0..5).filter(|layer| layer % stages == stage).chain([5, 6]).collect(),
+        |stages, stage| (0..5).filter(|layer| layer * stages / 5 == stage).chain([5, 6]).collect(),
+    ];
+    for (source, destination) in pairs([0, 1, 2]) {
+        for (prefill_pp, decode_pp) in pairs([1, 2, 3]) {
+            for (prefill, decode) in pairs([1, 2]) {
+                for room in 0..4 {
+                    let case = Case { heads: Some(2), room, ..CASE };
+                    let sizes = [(prefill_pp, prefill), (decode_pp, decode)];
+                    let [sources, destinations] =
+                        [(0, layers[source]), (1, layers[destination])].map(|(side, layers)| {
+                            let (pp, tp) = sizes[side];
+                            members(&case, side, GroupSizes { dp: 1, pp, cp: 1, tp }, |rank, mut held| {
+                                held.layers = layers(pp, rank.pp).into_iter().collect();
+                                held
+                            })
                         });
                     check(&case, sources, destinations);
                 }
@@ -141,8 +169,8 @@ const LAYERS: u32 = 2;
 
 fn run(case: &Case) {
     let sizes = |pp, tp| GroupSizes { dp: 1, pp, cp: 1, tp };
-    let sources = members(case, 0, sizes(case.prefill_pp, case.prefill), |_| TokenShard::WHOLE);
-    let destinations = members(case, 1, sizes(case.decode_pp, case.decode), |_| TokenShard::WHOLE);
+    let sources = members(case, 0, sizes(case.prefill_pp, case.prefill), |_, held| held);
+    let destinations = members(case, 1, sizes(case.decode_pp, case.decode), |_, held| held);
     check(case, sources, destinations);
 }
 
@@ -150,9 +178,9 @@ fn members(
     case: &Case,
     side: usize,
     sizes: GroupSizes,
-    tokens: impl Fn(kvferry::Rank) -> TokenShard,
+    hold: impl Fn(Rank, Holding) -> Holding,
 ) -> Vec<Member> {
-    let shape = |rank: kvferry::Rank| Shape {
+    let shape = |rank: Rank| Shape {
         page_tokens: [4, case.destination_page][side],
         by_heads: [case.ours, case.theirs][side],
         fused: case.fused,
@@ -160,7 +188,7 @@ fn members(
         page_step: 1 + rank.tp % 2,
     };
     let member = |rank| {
-        let holding = Holding::even(sizes, rank, case.heads, LAYERS).tokens(tokens(rank));
+        let holding = hold(rank, Holding::even(sizes, rank, case.heads, LAYERS));
         Member::new(rank, holding, shape(rank), &TOKENS)
     };
     ranks(sizes).map(member).collect()

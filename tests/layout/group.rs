@@ -219,7 +219,7 @@ fn entries(group: GroupId, holding: &Holding, shape: &Shape) -> Vec<PoolEntry> {
         }
         Some(heads) => PoolEntry::token_major(group, role, layer, RegionId(region), page, heads, head_bytes),
     };
-    let layers = holding.layers.iter().copied();
+    let layers = holding.layers.iter();
     match (holding.heads, fused) {
         (None, _) => (0..).zip(layers).map(|(region, layer)| entry(layer, region, Role::Latent)).collect(),
         (Some(_), false) => {
@@ -227,8 +227,8 @@ fn entries(group: GroupId, holding: &Holding, shape: &Shape) -> Vec<PoolEntry> {
             let values = (0..).zip(layers).map(|(region, layer)| entry(layer, 8 + region, Role::Value));
             keys.chain(values).collect()
         }
-        (Some(_), true) => match (holding.layers.first(), holding.layers.last()) {
-            (Some(&first), Some(&last)) => entry(first, 0, Role::Key).block_major(first..last + 1),
+        (Some(_), true) => match (holding.layers.iter().next(), holding.layers.iter().last()) {
+            (Some(first), Some(last)) => entry(first, 0, Role::Key).block_major(first..last + 1),
             _ => Vec::new(),
         },
     }

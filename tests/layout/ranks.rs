@@ -2,10 +2,11 @@
 
 use crate::group::ranks;
 use kvferry::layout::{
-    HeadSpan, Holding, Pairing, PoolEntry, PoolLayout, RankMap, RanksError, Role, Share, TokenShard,
+    HeadSpan, Holding, Layers, Pairing, PoolEntry, PoolLayout, RankMap, RanksError, Role, Share, TokenShard,
 };
 use kvferry::{GroupSizes, Rank, RegionId, Room, Side};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
@@ -96,11 +97,66 @@ fn stages_owe_the_layers_they_have_in_common() {
         let map = RankMap::new(&holdings(group(prefill), Some(4), 12), &holdings(group(decode), Some(4), 12));
         map.unwrap().sources(Room(0), pp(rank))
     };
-    let part = |rank, layers| (pp(rank), Some(Share::WHOLE.layers(layers)));
+    let part = |rank, layers: Range<u32>| (pp(rank), Some(Share::WHOLE.layers(layers)));
     assert_eq!(fed(2, 1, 0), [part(0, 0..6), part(1, 6..12)]);
     assert_eq!(fed(1, 2, 1), [part(0, 6..12)]);
     assert_eq!(fed(3, 2, 0), [part(0, 0..4), part(1, 4..6)]);
     assert_eq!(fed(3, 2, 1), [part(1, 6..8), part(2, 8..12)]);
+}
+
+#[test]
+fn layers_that_every_stage_holds_come_with_others_and_in_turn() {
+    let group = |pp| GroupSizes { dp: 1, pp, cp: 1, tp: 1 };
+    let pp = |pp| Rank { pp, ..Rank::default() };
+    // Layers 6 and 7 are those of a draft model, which every stage has.
+    let with_draft = |pps| -> Vec<_> {
+        let add = |(rank, mut holding): (Rank, Holding)| {
+            holding.layers = holding.layers.iter().chain([6, 7]).collect();
+            (rank, holding)
+        };
+        holdings(group(pps), None, 6).into_iter().map(add).collect()
+    };
+    let map = RankMap::new(&with_draft(2), &with_draft(1)).unwrap();
+    let owed = |room, source| map.owes(Room(room), pp(source), pp(0)).unwrap();
+    for room in [0, 2] {
+        assert_eq!(owed(room, 0), Share::WHOLE.layers([0, 1, 2, 6, 7]));
+        assert_eq!(owed(room, 1), Share::WHOLE.layers(3..6));
+        assert_eq!(owed(room + 1, 0), Share::WHOLE.layers(0..3));
+        assert_eq!(owed(room + 1, 1), Share::WHOLE.layers([3, 4, 5, 6, 7]));
+    }
+    // Who gets nothing else of the other stage does not get the draft from it either.
+    let map = RankMap::new(&with_draft(2), &with_draft(2)).unwrap();
+    for (room, rank) in (0..4).flat_map(|room| [0, 1].map(|rank| (Room(room), pp(rank)))) {
+        assert_eq!(map.sources(room, rank), [(rank, Some(Share::WHOLE))]);
+    }
+    // A decode rank that has the draft only gets it from either, and the other stage hears of the room.
+    let mut draft = with_draft(1);
+    draft[0].1.layers = (6..8).into();
+    let map = RankMap::new(&with_draft(2), &draft).unwrap();
+    for room in 0..4_u64 {
+        let turn = u32::try_from(room % 2).unwrap();
+        let part = |at| (pp(at), (at == turn).then_some(Share::WHOLE.layers(6..8)));
+        assert_eq!(map.sources(Room(room), pp(0)), [0, 1].map(part));
+    }
+}
+
+#[test]
+fn layers_may_be_dealt_out_to_ranks() {
+    let cp = |cp| Rank { cp, ..Rank::default() };
+    let sources: Vec<_> = (0..3)
+        .map(|at| {
+            let mut holding = holdings(GroupSizes::ONE, None, 1).remove(0).1;
+            holding.layers = (0..8).filter(|layer| layer % 3 == at).collect();
+            (cp(at), holding)
+        })
+        .collect();
+    let map = RankMap::new(&sources, &holdings(GroupSizes::ONE, None, 8)).unwrap();
+    let owed = map.sources(Room(9), Rank::default());
+    let part = |at, layers: &[u32]| {
+        let layers: Layers = layers.iter().copied().collect();
+        (cp(at), Some(Share::WHOLE.layers(layers)))
+    };
+    assert_eq!(owed, [part(0, &[0, 3, 6]), part(1, &[1, 4, 7]), part(2, &[2, 5])]);
 }
 
 #[test]
@@ -110,7 +166,7 @@ fn a_stage_without_layers_is_joined_and_joins() {
     // The middle stage of three has no layers with KV; so has the second of the decode side.
     let cut = |pps, layers: &'static [&'static [u32]]| -> Vec<_> {
         let set = |(rank, mut holding): (Rank, Holding)| {
-            holding.layers = layers[usize::try_from(rank.pp).unwrap()].to_vec();
+            holding.layers = layers[usize::try_from(rank.pp).unwrap()].iter().copied().collect();
             (rank, holding)
         };
         holdings(group(pps), Some(2), 1).into_iter().map(set).collect()
@@ -120,7 +176,7 @@ fn a_stage_without_layers_is_joined_and_joins() {
     assert_eq!(
         own,
         [
-            (stage(0, 1), Some(Share::WHOLE.layers(0..5))),
+            (stage(0, 1), Some(Share::WHOLE.layers([0, 4]))),
             (stage(1, 0), None),
             (stage(2, 1), Some(Share::WHOLE.layers(9..10)))
         ]
@@ -165,7 +221,7 @@ fn ranks_that_cannot_feed_each_other_are_errors() {
     let (one, tp) = (GroupSizes::ONE, Rank::tp);
     let held = |heads: HeadSpan, layers: &[u32], tokens| {
         let mut holding = Holding::even(one, Rank::default(), Some(1), 1).tokens(tokens);
-        (holding.heads, holding.layers) = (Some(heads), layers.to_vec());
+        (holding.heads, holding.layers) = (Some(heads), layers.iter().copied().collect());
         holding
     };
     let all = || held(HeadSpan::all(4), &[0, 1, 2], TokenShard::WHOLE);
@@ -180,9 +236,6 @@ fn ranks_that_cannot_feed_each_other_are_errors() {
     assert_eq!(error(&[half, all()], &[all()]), RanksError::Overlap(tp(0), tp(1)));
     let fewer = held(HeadSpan::all(4), &[0, 2], TokenShard::WHOLE);
     assert_eq!(error(slice::from_ref(&fewer), &[all()]), RanksError::Missing(tp(0)));
-    let rest = held(HeadSpan::all(4), &[1], TokenShard::WHOLE);
-    let mixed = RanksError::Scattered { source_rank: tp(0), destination: tp(0) };
-    assert_eq!(error(&[fewer, rest], &[all()]), mixed);
     let odd = held(HeadSpan::all(4), &[0, 1, 2], TokenShard { granule: 2, step: 2, phase: 1 });
     assert_eq!(error(&[odd], &[all()]), RanksError::Missing(tp(0)));
     let other = held(HeadSpan::all(8), &[0, 1, 2], TokenShard::WHOLE);
@@ -190,8 +243,6 @@ fn ranks_that_cannot_feed_each_other_are_errors() {
     assert_eq!(error(&[other], &[all()]), heads);
     let none = held(span(4, 1, 4), &[0], TokenShard::WHOLE);
     assert_eq!(error(&[all()], &[none]), RanksError::Impossible { rank: tp(0), what: "heads" });
-    let back = held(HeadSpan::all(4), &[1, 0], TokenShard::WHOLE);
-    assert_eq!(error(&[back], &[all()]), RanksError::Impossible { rank: tp(0), what: "layers" });
     let shard = held(HeadSpan::all(4), &[0], TokenShard { granule: 0, step: 1, phase: 0 });
     assert_eq!(error(&[all()], &[shard]), RanksError::Impossible { rank: tp(0), what: "tokens" });
 }
@@ -201,7 +252,7 @@ fn what_a_share_does_not_cut_is_owed_by_one_source() {
     let pool = |holding: &Holding| {
         let mut layout = PoolLayout::new();
         let (kv, aux) = (layout.paged("kv", 4, 8), layout.rows("aux", 8));
-        for &layer in &holding.layers {
+        for layer in holding.layers.iter() {
             let heads = holding.heads.unwrap();
             layout.push(PoolEntry::token_major(kv, Role::Key, layer, RegionId(0), 4, heads, 2));
             layout.push(PoolEntry::new(kv, Role::Scale(0), RegionId(1), 8).layer(layer));
@@ -238,7 +289,7 @@ fn what_a_share_does_not_cut_is_owed_by_one_source() {
                 assert_eq!(shards.len(), parts, "{role} of {layer:?}: {prefill:?} to {decode:?}");
                 assert!(layer.is_some() || parts == 1, "{prefill:?} to {decode:?}");
             }
-            assert_eq!(owed.len(), held.layers.len() + 1, "{prefill:?} to {decode:?}");
+            assert_eq!(owed.len() as u64, held.layers.count() + 1, "{prefill:?} to {decode:?}");
         }
     }
 }

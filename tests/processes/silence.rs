@@ -124,9 +124,7 @@ fn a_lost_prefill_rank_fails_only_the_rooms_that_need_it() {
 
 /// A source that owes these layers.
 fn part(peer: &Peer, layers: std::ops::Range<u32>) -> Source {
-    let mut share = Share::WHOLE;
-    share.layers = Some(layers);
     let mut source = peer.source();
-    source.share = Some(share);
+    source.share = Some(Share::WHOLE.layers(layers));
     source
 }

@@ -199,9 +199,7 @@ fn plan_request(world: &mut World, rng: &mut Rng, request: &Request, base: Durat
 }
 
 fn layers(layers: std::ops::Range<u32>) -> Share {
-    let mut share = Share::WHOLE;
-    share.layers = Some(layers);
-    share
+    Share::WHOLE.layers(layers)
 }
 
 fn any_node(world: &World, rng: &mut Rng) -> usize {

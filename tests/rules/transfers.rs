@@ -86,16 +86,17 @@ fn chunks_may_come_a_layer_at_a_time() {
                 world.after(ms(40 * at as u64 + 10 * u64::from(layer)), call);
             }
         }
-        world.run_until(|world| ready(world, 2) == 5).expect("rules hold");
+        world.run_until(|world| ready(world, 1, 2) == 5).expect("rules hold");
         assert_eq!(world.state(1, ROOM), Some(KVPoll::Transferring));
         world.after(ms(100), finish(0, 8));
         succeeds(&mut world, 0..2);
-        assert_eq!(ready(&world, 0), 8);
+        assert_eq!(ready(&world, 1, 0), 8);
     }
 }
 
-fn ready(world: &kvferry::sim::World, layer: u32) -> u32 {
-    world.receiver(1, ROOM).map_or(0, |session| {
+/// Tokens of a layer that are in place at a node.
+fn ready(world: &kvferry::sim::World, node: usize, layer: u32) -> u32 {
+    world.receiver(node, ROOM).map_or(0, |session| {
         session
             .ready_by_layer()
             .into_iter()
@@ -149,11 +150,7 @@ fn an_offer_comes_before_the_pages() {
 fn two_senders_feed_one_receiver() {
     for model in both() {
         let mut world = world(Setup::new(model, 2, 1));
-        let layers = |layers| {
-            let mut share = Share::WHOLE;
-            share.layers = Some(layers);
-            Some(share)
-        };
+        let layers = |layers| Some(Share::WHOLE.layers(layers));
         let sources = vec![(0, layers(0..1)), (1, layers(1..2))];
         world.call(Call::Receiver {
             node: 2,
@@ -172,6 +169,34 @@ fn two_senders_feed_one_receiver() {
         world.run_until(|world| world.state(0, ROOM) == Some(KVPoll::Success)).expect("rules hold");
         world.run_for(ms(20)).expect("rules hold");
         assert_eq!(world.state(2, ROOM), Some(KVPoll::Transferring), "one source is not enough");
+        succeeds(&mut world, 0..3);
+    }
+}
+
+#[test]
+fn layers_that_alternate_come_one_at_a_time_from_who_owes_them() {
+    for model in both() {
+        let mut setup = Setup::new(model, 2, 1);
+        setup.layers = 4;
+        let mut world = world(setup);
+        let sources = [[0, 2], [1, 3]].map(|layers| Some(Share::WHOLE.layers(layers)));
+        let sources = (0..).zip(sources).collect();
+        let destinations = vec![0];
+        world.call(Call::Receiver { node: 2, room: ROOM, attempt: 0, salt: 0, destinations, sources });
+        world.call(grant(2, 0..9));
+        for node in 0..2 {
+            world.call(sender(node));
+            for layer in 0..4 {
+                let layers = Some(layer..layer + 1);
+                let call = Call::Chunk { node, room: ROOM, tokens: 0..9, layers, ready: true };
+                world.after(ms(10 * u64::from(layer)), call);
+            }
+        }
+        world.run_until(|world| ready(world, 2, 1) == 9).expect("rules hold");
+        assert_eq!(world.state(2, ROOM), Some(KVPoll::Transferring));
+        for node in 0..2 {
+            world.after(ms(50), finish(node, 9));
+        }
         succeeds(&mut world, 0..3);
     }
 }

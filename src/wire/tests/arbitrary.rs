@@ -6,8 +6,8 @@ use crate::ids::{
     Side,
 };
 use crate::layout::{
-    GroupKind, HeadSpan, ItemOrder, PageGroup, PageList, Piece, PoolEntry, PoolLayout, Role, Sharding, Share,
-    TokenShard,
+    GroupKind, HeadSpan, ItemOrder, Layers, PageGroup, PageList, Piece, PoolEntry, PoolLayout, Role,
+    Sharding, Share, TokenShard,
 };
 use crate::poll::KVPoll;
 use crate::wire::{
@@ -95,8 +95,12 @@ fn grant() -> impl Strategy<Value = Grant> {
 }
 
 fn share() -> impl Strategy<Value = Share> {
-    (option::of(heads()), option::of(range()), shard(), shard())
-        .prop_map(|(heads, layers, source, destination)| Share { heads, layers, source, destination })
+    (option::of(heads()), option::of(vec(any::<u32>(), 0..5)), shard(), shard()).prop_map(
+        |(heads, layers, source, destination)| {
+            let layers = layers.map(Layers::from_iter);
+            Share { heads, layers, source, destination }
+        },
+    )
 }
 
 fn shard() -> impl Strategy<Value = TokenShard> {

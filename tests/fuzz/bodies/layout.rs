@@ -158,7 +158,7 @@ fn convert(draw: &mut Draw<'_>, layout: &mut PoolLayout) {
 
 fn share(draw: &mut Draw<'_>) -> Share {
     let mut share = Share::WHOLE;
-    share.layers = draw.maybe(Draw::range);
+    share.layers = draw.maybe(|draw| draw.list(3, Draw::u32).into_iter().collect());
     share.heads = draw.maybe(|draw| HeadSpan { first: draw.u32(), count: draw.u32(), total: draw.u32() });
     for shard in [&mut share.source, &mut share.destination] {
         *shard = match draw.below(8) {

@@ -83,9 +83,9 @@ pub(crate) fn fault(kind: ErrorKind) -> Fault {
 pub(crate) fn share(draw: &mut Draw<'_>) -> Option<Share> {
     let layers = match draw.below(8) {
         0 => return None,
-        1 => Some(draw.range()),
-        2 => Some(0..1),
-        3 => Some(1..2),
+        1 => Some(draw.list(3, Draw::u32).into_iter().collect()),
+        2 => Some((0..1).into()),
+        3 => Some([1].into()),
         _ => None,
     };
     let mut share = Share::WHOLE;
