@@ -205,7 +205,7 @@ impl Core {
     /// The engine ends: every room fails, on both ends.
     pub(super) fn fail_all(&mut self, shared: &Shared, now: Instant) {
         for key in self.rooms.keys() {
-            self.end_room(shared, now, key, Fault::new(ErrorKind::ShuttingDown, "the engine is closing"));
+            self.end_room(shared, now, key, Fault::new(ErrorKind::ShuttingDown, CLOSING));
             self.follow_up(shared, now, key, News::All);
         }
     }
@@ -353,3 +353,6 @@ impl Core {
         self.woken.append(&mut slot.take_wakers());
     }
 }
+
+/// Why rooms fail whose engine ends.
+pub(super) const CLOSING: &str = "the engine is closing";

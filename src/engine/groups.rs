@@ -1,6 +1,6 @@
 //! Rooms whose outcome several ranks share: reaching the rank that counts, votes, verdicts.
 
-use super::core::{Core, News};
+use super::core::{CLOSING, Core, News};
 use super::links::Link;
 use super::outcome::Outcome;
 use super::reach;
@@ -219,7 +219,10 @@ impl Core {
         let coordinator = instance.map(|instance| Party { side: key.0, rank, instance });
         let (room, detail) = (key.1, &*fault.detail);
         tracing::info!(%room, %rank, detail, "the rank that counts for the group was lost");
-        let cause = shares.member.lost(coordinator, fault.kind);
+        let mut cause = shares.member.lost(coordinator, fault.kind);
+        if fault.kind == ErrorKind::ShuttingDown {
+            cause.detail = CLOSING.to_owned(); // as it tells those that have enrolled in time
+        }
         self.hear_verdict(now, key, Some(&cause));
         self.follow_up(shared, now, key, News::All);
     }

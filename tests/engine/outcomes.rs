@@ -384,9 +384,9 @@ pub(crate) fn a_frozen_rank_fails_the_room_of_its_group_whoever_counts(network: 
         // Senders need no other side to wait for each other.
         let senders: Vec<_> =
             ranks.iter().map(|node| node.engine.sender(Room(room), whole()).unwrap()).collect();
-        // A room that ends shows that they all have links.
+        // A room that ends for all shows that they have links to the same rank that counts.
         let first: Vec<_> =
-            ranks.iter().map(|node| node.engine.sender(Room(room + 10), whole()).unwrap()).collect();
+            ranks.iter().map(|node| node.engine.sender(Room(room + 9), whole()).unwrap()).collect();
         first[0].abort("a round before");
         while first.iter().any(|sender| sender.poll() != KVPoll::Failed) {
             drive();
