@@ -263,14 +263,16 @@ impl Core {
         quiesced: bool,
         error: TransportError,
     ) {
-        if matches!(error, TransportError::Format { .. }) {
+        let is_malformed = matches!(error, TransportError::Format { .. });
+        if is_malformed {
             self.count_malformed(shared, now, id, &error);
         }
         let link = self.links.remove(&id);
         let reason = link.as_ref().and_then(|link| link.reason.clone());
-        // What a peer says when it goes is an answer, not a fault of the network.
+        // What a peer says when it goes is an answer, not a fault of the network. Nor is another version.
         let refusals = [ErrorKind::Layout, ErrorKind::Protocol, ErrorKind::ShuttingDown];
         let refused = reason.clone().filter(|fault| refusals.contains(&fault.kind));
+        let refused = refused.or(is_malformed.then(|| Fault::new(ErrorKind::Protocol, error.to_string())));
         let fault =
             reason.clone().unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
         tracing::debug!(link = %id, detail = %fault.detail, "link down");

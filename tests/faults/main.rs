@@ -33,6 +33,7 @@ mod child;
 mod data;
 mod descriptors;
 mod fork;
+mod geometry;
 mod groups;
 mod idle;
 mod links;

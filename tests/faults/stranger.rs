@@ -55,6 +55,12 @@ impl Stranger {
         self.say(&Frame::Layout(self.layout.clone().unwrap()));
     }
 
+    /// Says hello as a peer of another version of the format.
+    pub(crate) fn introduce_in_version(&mut self, version: u8) {
+        let hello = Frame::Hello(self.hello.clone().unwrap());
+        self.say_bytes(in_version(version, &hello));
+    }
+
     pub(crate) fn say(&mut self, frame: &Frame) {
         self.say_bytes(frame.encode());
     }
@@ -114,6 +120,56 @@ impl Stranger {
         }
         assert!(self.is_connected || self.is_down);
     }
+}
+
+/// A peer of another version of the format that waits to be connected to.
+pub(crate) struct Listener {
+    transport: Box<dyn Transport>,
+    hello: Frame,
+}
+
+impl Listener {
+    /// With the hello of this engine, but for its instance.
+    pub(crate) fn new(network: &Network, name: &str, like: &Engine) -> Self {
+        let mut hello = Stranger::connect(network, "curious", like).hello.unwrap();
+        hello.instance = Instance(hello.instance.0 ^ 0x5757_5757);
+        Self { transport: network.transport(name), hello: Frame::Hello(hello) }
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<(String, Vec<u8>)> {
+        vec![(self.transport.name().to_owned(), self.transport.local_address().to_vec())]
+    }
+
+    /// Says hello in this version to who connects, until that one has gone.
+    pub(crate) fn answer_in_version(mut self, version: u8) {
+        let mut events = Vec::new();
+        loop {
+            if self.transport.progress(&mut events) == 0 && self.transport.prepare_wait() == Wait::Ready {
+                let fd = self.transport.wake_fd().unwrap();
+                let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+                let woken = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap();
+                assert_ne!(woken, 0, "nobody connects");
+            }
+            for event in events.drain(..) {
+                match event {
+                    Event::Connected { link, .. } => {
+                        let _ = self.transport.send_control(link, in_version(version, &self.hello));
+                    }
+                    Event::LinkDown { .. } => return,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// A frame as another version of the format would start it.
+fn in_version(version: u8, frame: &Frame) -> Bytes {
+    let mut bytes = frame.encode().to_vec();
+    bytes[4] = version;
+    let sum = Crc32c::new().update(&bytes[..12]).update(&bytes[16..]).finish();
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    bytes.into()
 }
 
 /// A receiver nobody has.
