@@ -14,14 +14,13 @@ use clap::Parser;
 use kvferry::bootstrap::{BootstrapServer, ClientConfig, HttpDirectory, ServerConfig};
 use kvferry::layout::{HeadSpan, PoolEntry, PoolLayout};
 use kvferry::memory::HostBuffer;
-use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use kvferry::{Chunk, Engine, Finish, GroupId, KVPoll, KVSender, Offer, Place, Room, RoomOptions};
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use support::options::{self, Common, Transport};
+use support::options::{self, Common};
 use support::pages::{self, Scatter};
 use support::report::Sent;
 
@@ -57,10 +56,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .model(&shape.name)
         .config(common.config()?)
         .directory(Arc::new(directory));
-    let engine = match common.transport {
-        Transport::Tcp => builder.transport(TcpTransport::new(TcpConfig::new().bind(common.bind))?),
-    }
-    .build()?;
+    let engine = builder.transports(common.transports()).build()?;
 
     // One pool for the keys of each layer and one for the values. Page 7 of a request is page 7 in all.
     let mut layout = PoolLayout::new();

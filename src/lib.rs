@@ -111,8 +111,8 @@ pub use address::{AddressError, Host, HostPort, Network};
 pub use config::{Config, ConfigError, Deadlines, Limits, Liveness};
 pub use engine::{
     Accepted, BuildError, Change, Chunk, CloseReport, Engine, EngineBuilder, Finish, Grant, Granted,
-    KVReceiver, KVSender, Member, Offer, Outcome, Place, RoomOptions, Source, Sources, Stats, TransferStats,
-    UsageError, Withdrawal,
+    KVReceiver, KVSender, Member, Offer, Outcome, PeerReport, Place, Report, RoomOptions, RoomReport, Source,
+    Sources, Stats, TransferStats, UsageError, Withdrawal,
 };
 pub use error::{ErrorKind, Fault, KVTransferError, Origin};
 pub use ids::{

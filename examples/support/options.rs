@@ -24,7 +24,7 @@ pub(crate) struct Common {
     /// What moves the bytes
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     pub(crate) transport: Transport,
-    /// Address that the transport listens on and peers connect to; port 0 takes a free one
+    /// Address that TCP listens on and peers connect to; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     pub(crate) bind: SocketAddr,
     /// Seconds to wait for the other side
@@ -40,6 +40,10 @@ pub(crate) struct Common {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Transport {
+    /// Shared memory where both sides are on one host and it works, else TCP
+    Auto,
+    /// Shared memory
+    Shm,
     Tcp,
 }
 
@@ -52,6 +56,16 @@ impl Common {
         config.liveness.timeout = Duration::try_from_secs_f64(self.liveness)?;
         config.liveness.interval = config.liveness.interval.min(config.liveness.timeout / 4);
         Ok(config)
+    }
+
+    /// The transports asked for, as engines are told.
+    pub(crate) fn transports(&self) -> String {
+        let tcp = format!("tcp:bind={}", self.bind);
+        match self.transport {
+            Transport::Auto => format!("shm,{tcp}"),
+            Transport::Shm => "shm".to_owned(),
+            Transport::Tcp => tcp,
+        }
     }
 
     /// The transport's name, for summaries.

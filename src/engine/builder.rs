@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError};
 use crate::home::Home;
 use crate::ids::{Instance, Party, Side};
 use crate::layout::TokenShard;
-use crate::transport::Transport;
+use crate::transport::{Transport, registry};
 use crate::wire::MAX_NAME;
 use parking_lot::{Mutex, RwLock};
 use std::io;
@@ -32,7 +32,9 @@ pub struct EngineBuilder {
     config: Config,
     directory: Option<Arc<dyn Directory>>,
     transports: Vec<Box<dyn Transport>>,
+    named: Option<String>,
     is_manual: bool,
+    is_strict: bool,
 }
 
 impl EngineBuilder {
@@ -45,7 +47,9 @@ impl EngineBuilder {
             config: Config::default(),
             directory: None,
             transports: Vec::new(),
+            named: None,
             is_manual: false,
+            is_strict: false,
         }
     }
 
@@ -100,6 +104,23 @@ impl EngineBuilder {
         self
     }
 
+    /// Adds transports by a list of their names, such as `shm,tcp` or `auto`: see [`registry::open`]. They are
+    /// opened by [`build`](Self::build). The environment variable `KVFERRY_TRANSPORTS`, if it is set, takes
+    /// the place of the list.
+    #[must_use]
+    pub fn transports(mut self, list: impl Into<String>) -> Self {
+        self.named = Some(list.into());
+        self
+    }
+
+    /// Reaches peers over the first transport or not at all: a peer that has no address of it, or with
+    /// which it does not work, fails the rooms that need it.
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.is_strict = true;
+        self
+    }
+
     /// The caller drives the engine: no thread is started, see [`Engine::progress`].
     #[must_use]
     pub fn manual_progress(mut self) -> Self {
@@ -110,10 +131,14 @@ impl EngineBuilder {
     /// Makes the engine and, unless the caller drives it, starts its progress thread.
     ///
     /// # Errors
-    /// The configuration cannot work, there is no transport, or the system refuses a descriptor or thread.
+    /// The configuration cannot work, there is no transport or one cannot be opened, or the system refuses a descriptor or thread.
     pub fn build(self) -> Result<Engine, BuildError> {
-        let Self { place, model, any_model, tokens, config, directory, transports, is_manual } = self;
+        let Self { place, model, any_model, tokens, config, directory, is_manual, is_strict, .. } = self;
         config.check()?;
+        let mut transports = self.transports;
+        if let Some(list) = self.named {
+            transports.extend(registry::open(&std::env::var(registry::VARIABLE).unwrap_or(list))?);
+        }
         if transports.is_empty() {
             return Err(BuildError::NoTransport);
         }
@@ -155,6 +180,7 @@ impl EngineBuilder {
             counters: Counters::default(),
             close_limit: Mutex::new(Duration::ZERO),
             is_manual,
+            is_strict,
             home: Home::here(),
         });
         if let Some(directory) = &shared.directory {

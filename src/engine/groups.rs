@@ -100,7 +100,7 @@ impl Core {
         self.rooms.ungrouped.remove(&key);
         for rank in wanted {
             let addresses = addresses.get(&rank).map(Vec::as_slice).unwrap_or_default();
-            let candidates = reach::candidates(&self.transports, addresses);
+            let candidates = reach::candidates(&self.transports, addresses, shared.is_strict);
             if candidates.is_empty() {
                 let names: Vec<_> = addresses.iter().map(|(name, _)| name.as_str()).collect();
                 let detail =

@@ -68,17 +68,7 @@ impl Handle {
 
     pub(super) fn stats(&self) -> TransferStats {
         let (figures, path) = self.details(|details| (details.figures, details.path));
-        let Some(figures) = figures else { return TransferStats::default() };
-        let since =
-            |at: Option<std::time::Instant>| at.map(|at| at.saturating_duration_since(figures.created));
-        TransferStats {
-            known: since(figures.known),
-            granted: since(figures.granted),
-            first_byte: since(figures.first_byte),
-            last_byte: since(figures.last_byte),
-            bytes: figures.bytes,
-            path,
-        }
+        figures.map(|figures| TransferStats::new(&figures, path)).unwrap_or_default()
     }
 
     pub(super) fn finished(&self) -> impl Future<Output = Result<(), KVTransferError>> + Send + 'static {

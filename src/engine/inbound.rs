@@ -25,6 +25,9 @@ impl Core {
                 let receiver = self.rooms.receivers.get_mut(&grant.room);
                 if let Some(room) = receiver.filter(|room| room.session.id() == grant) {
                     room.session.landed(now, link, op, bytes);
+                    if let Some(link) = self.links.get_mut(&link) {
+                        link.received += bytes;
+                    }
                     self.follow_up(shared, now, (Side::Decode, grant.room), News::Bytes);
                 }
             }
@@ -44,8 +47,10 @@ impl Core {
                     Err(error) => Settlement::Broken(self.broken_write(link, error)),
                 };
                 let Some(room) = self.rooms.senders.get_mut(&grant.room) else { return };
+                let has_landed = matches!(settlement, Settlement::Landed);
                 let bytes = room.session.settled(now, link, op, settlement);
                 if let Some(link) = self.links.get_mut(&link) {
+                    link.sent += if has_landed { bytes } else { 0 };
                     link.in_flight = link.in_flight.saturating_sub(bytes);
                     link.is_full = false;
                 }
@@ -272,7 +277,8 @@ impl Core {
         // What a peer says when it goes is an answer, not a fault of the network. Nor is another version.
         let refusals = [ErrorKind::Layout, ErrorKind::Protocol, ErrorKind::ShuttingDown];
         let refused = reason.clone().filter(|fault| refusals.contains(&fault.kind));
-        let refused = refused.or(is_malformed.then(|| Fault::new(ErrorKind::Protocol, error.to_string())));
+        let is_final = is_malformed && self.targets.is_last(id);
+        let refused = refused.or(is_final.then(|| Fault::new(ErrorKind::Protocol, error.to_string())));
         let fault =
             reason.clone().unwrap_or_else(|| Fault::caused_by(ErrorKind::PeerLost, "link lost", error));
         tracing::debug!(link = %id, detail = %fault.detail, "link down");

@@ -30,6 +30,10 @@ pub(super) struct Link {
     ringed: BTreeSet<Room>,
     /// Bytes posted and not settled.
     pub(super) in_flight: u64,
+    /// Bytes that have settled.
+    pub(super) sent: u64,
+    /// Bytes that have landed.
+    pub(super) received: u64,
     /// The transport said `Full`; until something settles.
     pub(super) is_full: bool,
     pub(super) heard: Instant,
@@ -39,6 +43,8 @@ pub(super) struct Link {
     pub(super) reason: Option<Fault>,
     /// It ends because nothing was heard of the peer for too long.
     pub(super) is_silent: bool,
+    /// Transports that would have been better, and why each is not used.
+    pub(super) passed_over: Vec<(&'static str, String)>,
     /// The peer's receivers that were sent away.
     pub(super) busy: Warning,
     to_peer: Option<Paired>,
@@ -82,12 +88,15 @@ impl Link {
             ring: VecDeque::new(),
             ringed: BTreeSet::new(),
             in_flight: 0,
+            sent: 0,
+            received: 0,
             is_full: false,
             heard: now,
             pinged: now,
             reason: None,
             is_silent: false,
             busy: Warning::default(),
+            passed_over: Vec::new(),
             to_peer: None,
             from_peer: None,
         }

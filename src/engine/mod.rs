@@ -12,7 +12,7 @@
 //! - `regions.rs`: memory that is taken back
 //! - `shared.rs`, `inbox.rs`, `live.rs`: what handles and the loop have in common; the lock order
 //! - `wake.rs`, `thread.rs`, `clock.rs`: who runs the loop, and when
-//! - `stats.rs`: counters and figures; `warning.rs`: warnings at a limited rate
+//! - `stats.rs`, `report.rs`: counters and figures, peers and rooms; `warning.rs`: warnings at a limited rate
 
 mod builder;
 mod changes;
@@ -33,6 +33,7 @@ mod outcome;
 mod reach;
 mod receiver;
 mod regions;
+mod report;
 mod rooms;
 mod sender;
 mod shared;
@@ -51,6 +52,7 @@ pub use changes::Change;
 pub use outcome::{Member, Outcome};
 pub use receiver::KVReceiver;
 pub use regions::Withdrawal;
+pub use report::{PeerReport, Report, RoomReport};
 pub use sender::KVSender;
 pub use slot::Granted;
 pub use sources::{Source, Sources};
@@ -388,23 +390,17 @@ impl Engine {
         if shared.check_process().is_err() {
             return Stats::default();
         }
-        // First: a room whose end can be seen has left every table when the turn is over.
-        let core = shared.core.lock();
-        let mut stats = shared.counters.read();
-        stats.rooms = shared.live.len();
-        stats.links = core.links.len();
-        (stats.targets, stats.unreachable) = core.targets.sizes();
-        stats.reconnects = core.targets.reconnects();
-        (stats.senders, stats.receivers) = (core.rooms.senders.len(), core.rooms.receivers.len());
-        (stats.timers, stats.marked) = (core.rooms.timers(), core.rooms.marked.len());
-        stats.quarantined = core.rooms.quarantined.len();
-        (stats.regions, stats.withdrawals) = (core.regions.len(), core.withdrawals.len());
-        (stats.parked, stats.remembered) = core.lobby.sizes();
-        stats.late += core.lobby.late() + core.ballots.late();
-        let (ballots, verdicts) = core.ballots.sizes();
-        stats.ballots = ballots;
-        stats.remembered += verdicts;
-        stats
+        // The lock first: a room whose end can be seen has left every table when the turn is over.
+        shared.core.lock().stats(shared)
+    }
+
+    /// How each peer is reached, and where each room stands.
+    pub fn report(&self) -> Report {
+        let shared = &self.inner.shared;
+        if shared.check_process().is_err() {
+            return Report::default();
+        }
+        shared.core.lock().report(clock::now())
     }
 
     /// Manual mode: does all that can be done now; 0 means idle. One thread works at a time, others get 0.

@@ -111,11 +111,12 @@ impl Core {
             receiver.session.joined_by(source.rank, source.destinations.clone());
         }
         for source in sources {
-            let candidates = candidates(&self.transports, &source.addresses);
+            let candidates = candidates(&self.transports, &source.addresses, shared.is_strict);
             if candidates.is_empty() {
                 let names: Vec<_> = source.addresses.iter().map(|(name, _)| name.as_str()).collect();
-                let detail =
-                    format!("prefill rank {} is reached over {names:?}, none of which is here", source.rank);
+                let here =
+                    if shared.is_strict { "which is not the best one here" } else { "none of which is here" };
+                let detail = format!("prefill rank {} is reached over {names:?}, {here}", source.rank);
                 receiver.session.fail(now, Fault::new(ErrorKind::Bootstrap, detail));
                 return;
             }
@@ -167,7 +168,9 @@ impl Core {
 
     /// A link knows its peer's pools: whoever waits for it goes on.
     pub(super) fn link_up(&mut self, shared: &Shared, now: Instant, id: LinkId) {
+        let passed = self.targets.passed_over(id).to_vec();
         let Some((candidates, waiting, farewells)) = self.targets.up(id) else { return };
+        self.note_path(id, passed);
         for Farewell { id: room, destinations, cause } in farewells {
             self.send(id, &Frame::Room { id: room, frame: RoomFrame::Join { destinations } });
             self.send(id, &Frame::Room { id: room, frame: RoomFrame::Abort(cause) });
@@ -187,6 +190,23 @@ impl Core {
                 self.follow_up(shared, now, (Side::Decode, room), News::All);
             }
         }
+    }
+
+    /// Tells once a link how a peer is reached, and why not in a better way.
+    fn note_path(&mut self, id: LinkId, passed: Vec<(usize, String)>) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let best = &self.transports[..link.transport];
+        link.passed_over = best
+            .iter()
+            .enumerate()
+            .map(|(at, transport)| {
+                let why = passed.iter().find(|(tried, _)| *tried == at).map(|(_, why)| why.as_str());
+                (transport.name(), why.unwrap_or("the peer has no address of it").to_owned())
+            })
+            .collect();
+        let Some(peer) = &link.peer else { return };
+        let (transport, not) = (self.transports[link.transport].name(), &link.passed_over);
+        tracing::info!(rank = %peer.rank, group = peer.group, transport, ?not, "path chosen");
     }
 
     /// Joins a source over a link that is up, if both ends fit.
@@ -262,7 +282,17 @@ fn places(transports: &[Box<dyn Transport>], candidates: &Candidates) -> String 
     candidates.iter().filter_map(place).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn candidates(transports: &[Box<dyn Transport>], addresses: &[(String, Vec<u8>)]) -> Candidates {
-    let index = |name: &str| transports.iter().position(|transport| transport.name() == name);
-    addresses.iter().filter_map(|(name, address)| Some((index(name)?, address.clone().into()))).collect()
+/// How a peer is reached that has these addresses, best first, by our own order; if `is_strict`, over our best
+/// transport or not at all.
+pub(super) fn candidates(
+    transports: &[Box<dyn Transport>],
+    addresses: &[(String, Vec<u8>)],
+    is_strict: bool,
+) -> Candidates {
+    let ours = if is_strict { &transports[..transports.len().min(1)] } else { transports };
+    let index = |name: &str| ours.iter().position(|transport| transport.name() == name);
+    let known = addresses.iter().filter_map(|(name, address)| Some((index(name)?, address.clone().into())));
+    let mut candidates: Candidates = known.collect();
+    candidates.sort_by_key(|(transport, _)| *transport);
+    candidates
 }

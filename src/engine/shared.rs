@@ -51,6 +51,8 @@ pub(super) struct Shared {
     /// How long the end may take.
     pub(super) close_limit: Mutex<Duration>,
     pub(super) is_manual: bool,
+    /// Peers are reached over the first transport or not at all.
+    pub(super) is_strict: bool,
     pub(super) home: Home,
 }
 

@@ -1,10 +1,11 @@
 //! Counters of an engine, and figures of a room.
 
 use crate::error::{ErrorKind, KVTransferError};
+use crate::session::Figures;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -152,6 +153,18 @@ struct Failed {
 }
 
 impl TransferStats {
+    pub(super) fn new(figures: &Figures, path: Option<&'static str>) -> Self {
+        let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(figures.created));
+        Self {
+            known: since(figures.known),
+            granted: since(figures.granted),
+            first_byte: since(figures.first_byte),
+            last_byte: since(figures.last_byte),
+            bytes: figures.bytes,
+            path,
+        }
+    }
+
     /// Time until every party was known and ready.
     pub fn bootstrap_wait(&self) -> Option<Duration> {
         self.known

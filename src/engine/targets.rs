@@ -30,6 +30,8 @@ pub(super) struct Target<W> {
     waiting: BTreeMap<W, Instant>,
     /// Which candidate is tried now.
     at: usize,
+    /// Transports of those before it, and what went wrong with them.
+    passed: Vec<(usize, String)>,
     failures: u32,
     /// What went wrong last.
     pub(super) last_error: Option<String>,
@@ -97,6 +99,7 @@ impl<W: Copy + Ord> Targets<W> {
             state: Reach::Pause(now),
             waiting: BTreeMap::new(),
             at: 0,
+            passed: Vec::new(),
             failures: 0,
             last_error: None,
             farewells: VecDeque::new(),
@@ -199,6 +202,19 @@ impl<W: Copy + Ord> Targets<W> {
         }
     }
 
+    /// Better transports than this link's, in vain tried for the same peer just before.
+    pub(super) fn passed_over(&self, link: LinkId) -> &[(usize, String)] {
+        let target = self.by_link.get(&link).and_then(|candidates| self.targets.get(candidates));
+        target.map_or(&[], |target| &target.passed)
+    }
+
+    /// Whether this link is the last way to reach its peer.
+    pub(super) fn is_last(&self, link: LinkId) -> bool {
+        let candidates = self.by_link.get(&link);
+        let at = candidates.and_then(|candidates| Some((self.targets.get(candidates)?.at, candidates.len())));
+        at.is_none_or(|(at, count)| at + 1 >= count)
+    }
+
     /// The peer answered: the pauses start anew. Gives the rooms that wait for it, and those that waited.
     pub(super) fn up(&mut self, link: LinkId) -> Option<(Candidates, BTreeSet<W>, VecDeque<Farewell>)> {
         let candidates = self.by_link.get(&link)?;
@@ -220,6 +236,7 @@ impl<W: Copy + Ord> Targets<W> {
         // Tried again at once, for whoever waits or comes.
         (target.standing, target.state, target.at) = (Standing::Lost, Reach::Pause(now), 0);
         (target.last_error, target.used) = (Some(error.to_owned()), now);
+        target.passed.clear();
         target.farewells.clear();
         target.waiting.values_mut().for_each(|since| *since = now);
         target.waiting.keys().copied().collect()
@@ -236,10 +253,12 @@ impl<W: Copy + Ord> Targets<W> {
             target.farewells.clear();
         }
         target.last_error = Some(error.to_owned());
+        target.passed.extend(candidates.get(target.at).map(|(transport, _)| (*transport, error.to_owned())));
         target.at += 1;
         let mut pause = Duration::ZERO; // the next address at once
         if target.at == candidates.len() {
             target.at = 0;
+            target.passed.clear();
             pause = FIRST_PAUSE.saturating_mul(1 << target.failures.min(10)).min(LONGEST_PAUSE);
             target.failures += 1;
         }

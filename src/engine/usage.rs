@@ -5,6 +5,7 @@ use crate::ids::{GroupId, Rank, RegionId, Room};
 use crate::layout::{LayoutError, PagesError, TokenShard};
 use crate::session::WorkError;
 use crate::transport::TransportError;
+use crate::transport::registry::NamedError;
 use std::io;
 use std::ops::Range;
 
@@ -193,6 +194,9 @@ pub enum BuildError {
         /// The group's sizes.
         sizes: crate::ids::GroupSizes,
     },
+    /// A transport could not be opened by its name.
+    #[error(transparent)]
+    Named(#[from] NamedError),
     /// A transport could not be started.
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -4,6 +4,7 @@
 //! - `grants.rs`: admitted grants of a link and who is applying under them (two-sided transports)
 //! - `mailbox.rs`: a queue between threads with a descriptor that wakes the reader
 //! - `ticker.rs`: the passing of time, counted while something waits
+//! - `registry.rs`: transports by name
 //! - `local.rs`: inside one process; the reference
 //! - `shm/`: shared memory between processes of one host
 //! - `tcp/`: control connection and data lanes over TCP
@@ -15,6 +16,7 @@
 mod grants;
 pub mod local;
 mod mailbox;
+pub mod registry;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "tcp")]

@@ -9,6 +9,8 @@ mod driving;
 mod failures;
 mod groups;
 mod outcomes;
+#[cfg(all(feature = "shm", feature = "tcp"))]
+mod paths;
 mod peers;
 mod regions;
 mod rooms;

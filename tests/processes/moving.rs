@@ -31,6 +31,18 @@ fn several_requests_at_once_arrive_byte_for_byte() {
 }
 
 #[test]
+#[cfg(feature = "shm")]
+fn transports_are_chosen_on_the_command_line() {
+    for (ours, theirs) in [("shm", "shm"), ("auto", "auto"), ("auto", "tcp"), ("shm", "auto")] {
+        let mut prefill = Program::prefill(&[SMALL, &["--transport", ours]].concat());
+        let decode = Program::decode(&prefill.url(), &[SMALL, &["--transport", theirs]].concat());
+        let received = decode.succeed();
+        assert!(received["verified"].as_u64().is_some_and(|rounds| rounds > 0), "{received}");
+        prefill.succeed();
+    }
+}
+
+#[test]
 fn a_plain_socket_is_measured_in_the_same_run() {
     let mut prefill = Program::prefill(SMALL);
     let decode = Program::decode(&prefill.url(), &[SMALL, &["--compare-socket"]].concat());

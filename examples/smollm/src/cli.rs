@@ -115,6 +115,10 @@ pub(crate) struct Link {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Transport {
+    /// Shared memory where both sides are on one host and it works, else TCP
+    Auto,
+    /// Shared memory
+    Shm,
     Tcp,
 }
 

@@ -9,7 +9,6 @@ use std::{process, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use kvferry::bootstrap::{ClientConfig, HttpDirectory};
-use kvferry::transport::tcp::{TcpConfig, TcpTransport};
 use kvferry::{Config, Engine, EngineBuilder, GroupSizes, KVTransferError, Place, Rank, Room, Side, Sources};
 
 use kvferry_smollm::decode::{Decode, Received};
@@ -215,23 +214,21 @@ impl Setup {
     }
 }
 
-/// Begins an engine that finds others through the directory and reaches them over TCP.
+/// Begins an engine that finds others through the directory.
 fn builder(place: Place, link: &Link) -> Result<EngineBuilder> {
     let directory = HttpDirectory::new(&link.directory, ClientConfig::default())?;
-    let transport = match link.transport {
-        Transport::Tcp => {
-            let mut config = TcpConfig::new().bind(link.bind);
-            if let Some(host) = &link.advertise {
-                config = config.advertise(host.clone());
-            }
-            TcpTransport::new(config)?
-        }
+    let host = link.advertise.as_ref().map(|host| format!(";advertise={host}")).unwrap_or_default();
+    let tcp = format!("tcp:bind={}{host}", link.bind);
+    let transports = match link.transport {
+        Transport::Auto => format!("shm,{tcp}"),
+        Transport::Shm => "shm".to_owned(),
+        Transport::Tcp => tcp,
     };
     let mut config = Config::default();
     config.deadlines.discover = link.patience;
     config.deadlines.handshake = link.patience;
     let builder = Engine::builder(place).model(MODEL).config(config);
-    Ok(builder.directory(Arc::new(directory)).transport(transport))
+    Ok(builder.directory(Arc::new(directory)).transports(transports))
 }
 
 fn own_requests(requests: Vec<Request>) -> Receiver<Request> {

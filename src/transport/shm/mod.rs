@@ -405,7 +405,7 @@ impl Drop for ShmTransport {
     }
 }
 
-const NAME: &str = "shm";
+pub(super) const NAME: &str = "shm";
 /// Bytes of one write at most, of ours and of a peer's.
 const MAX_WRITE: u64 = 16 << 20;
 

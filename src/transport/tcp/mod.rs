@@ -401,7 +401,7 @@ impl Drop for TcpTransport {
     }
 }
 
-const NAME: &str = "tcp";
+pub(super) const NAME: &str = "tcp";
 /// Bytes of one write at most, of ours and of a peer's.
 const MAX_WRITE: u64 = 16 << 20;
 /// Unsettled writes of a link at most.
