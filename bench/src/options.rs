@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// How the pages travel
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     pub(crate) transport: Transport,
+    /// What the pools are made of
+    #[arg(long, value_enum, default_value_t = Memory::Shared)]
+    pub(crate) memory: Memory,
     /// Data connections of TCP
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) lanes: u8,
@@ -42,8 +45,18 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Transport {
+    /// Memory shared by processes of one host
+    Shm,
     /// Sockets of the loopback interface
     Tcp,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Memory {
+    /// Of each process alone: shared memory is read through the kernel
+    Private,
+    /// Memory files that the other side maps
+    Shared,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -72,6 +85,7 @@ impl Options {
         let mut arguments = vec![
             format!("--case={}", case.name),
             format!("--transport={}", name(&self.transport)),
+            format!("--memory={}", name(&self.memory)),
             format!("--lanes={}", self.lanes),
             format!("--drive={}", name(&self.drive)),
             format!("--spin={}", self.spin),
@@ -83,7 +97,10 @@ impl Options {
 
     /// The setting in a few words.
     pub(crate) fn label(&self) -> String {
-        name(&self.transport)
+        match (self.transport, self.memory) {
+            (Transport::Shm, Memory::Private) => "shm-private".to_owned(),
+            (transport, _) => name(&transport),
+        }
     }
 }
 

@@ -1,22 +1,67 @@
 //! One side's memory: what it is filled with, and whether it arrived.
 
 use crate::case::{Case, GOLDEN, Plan, mix};
+use crate::options::Memory;
 use anyhow::Result;
 use kvferry::RegionId;
-use kvferry::memory::{HostBuffer, Region};
+use kvferry::memory::{HostBuffer, MemoryError, Region, SharedBuffer};
+
+/// The memory of a region.
+#[derive(Debug)]
+enum Buffer {
+    Private(HostBuffer),
+    Shared(SharedBuffer),
+}
+
+impl Buffer {
+    fn new(memory: Memory, bytes: u64) -> Result<Self, MemoryError> {
+        Ok(match memory {
+            Memory::Private => Self::Private(HostBuffer::zeroed(bytes)?),
+            Memory::Shared => Self::Shared(SharedBuffer::zeroed(bytes)?),
+        })
+    }
+
+    fn region(&self, id: RegionId) -> Region {
+        match self {
+            Self::Private(buffer) => buffer.region(id),
+            Self::Shared(buffer) => buffer.region(id),
+        }
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) {
+        match self {
+            Self::Private(buffer) => buffer.write_at(at, bytes),
+            Self::Shared(buffer) => buffer.write_at(at, bytes),
+        }
+    }
+
+    fn read_at(&self, at: u64, bytes: &mut [u8]) {
+        match self {
+            Self::Private(buffer) => buffer.read_at(at, bytes),
+            Self::Shared(buffer) => buffer.read_at(at, bytes),
+        }
+    }
+
+    fn fill(&self, byte: u8) {
+        match self {
+            Self::Private(buffer) => buffer.fill(byte),
+            Self::Shared(buffer) => buffer.fill(byte),
+        }
+    }
+}
 
 /// A buffer for each region.
 #[derive(Debug)]
 pub(crate) struct Pool {
     case: Case,
-    regions: Vec<HostBuffer>,
+    regions: Vec<Buffer>,
     /// A page in hand.
     page: Vec<u8>,
 }
 
 impl Pool {
-    pub(crate) fn new(case: &Case) -> Result<Self> {
-        let regions = (0..case.regions).map(|_| HostBuffer::zeroed(case.region_bytes()));
+    pub(crate) fn new(case: &Case, memory: Memory) -> Result<Self> {
+        let regions = (0..case.regions).map(|_| Buffer::new(memory, case.region_bytes()));
         let page = vec![0; usize::try_from(case.page_bytes)?];
         Ok(Self { case: *case, regions: regions.collect::<Result<_, _>>()?, page })
     }
@@ -92,7 +137,7 @@ mod tests {
     fn what_did_not_arrive_or_went_too_far_is_noticed() {
         let case = Case::named("S").unwrap();
         let plan = case.plan(1);
-        let mut pool = Pool::new(&case).unwrap();
+        let mut pool = Pool::new(&case, Memory::Private).unwrap();
         pool.clear();
         assert!(!pool.holds(&plan), "nothing has come");
         for (source, destination) in plan.source.iter().zip(&plan.destination) {

@@ -5,6 +5,7 @@ use crate::options::{Drive, Options, Transport};
 use crate::pool::Pool;
 use anyhow::Result;
 use kvferry::layout::{PoolEntry, PoolLayout, Role};
+use kvferry::transport::shm::{ShmConfig, ShmTransport};
 use kvferry::transport::tcp::{Integrity, TcpConfig, TcpTransport};
 use kvferry::{Change, Config, Engine, GroupId, Place, RegionId};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +29,7 @@ impl Side {
         config.limits.rooms = config.limits.rooms.max(case.requests as usize);
         let mut builder = Engine::builder(Place::alone(name)).model("bench").config(config);
         match options.transport {
+            Transport::Shm => builder = builder.transport(ShmTransport::new(ShmConfig::new())?),
             Transport::Tcp => {
                 let integrity = if options.no_checksum { Integrity::Off } else { Integrity::Crc32c };
                 let config = TcpConfig::new().lanes(options.lanes).integrity(integrity);
@@ -39,7 +41,7 @@ impl Side {
             builder = builder.manual_progress();
         }
         let engine = builder.build()?;
-        let pool = Pool::new(case)?;
+        let pool = Pool::new(case, options.memory)?;
         let mut layout = PoolLayout::new();
         let kv = layout.paged("kv", case.page_tokens, case.pool_pages);
         for number in 0..case.regions {

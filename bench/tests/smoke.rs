@@ -17,8 +17,11 @@ fn figures(arguments: &[&str]) -> serde_json::Value {
 
 #[test]
 fn every_byte_of_each_repetition_is_checked() {
-    for drive in ["thread", "caller"] {
-        let figures = figures(&["--role", "both", "--case", "S", "--reps", "2", "--drive", drive]);
+    let paths =
+        [&["--transport", "tcp"][..], &["--transport", "shm"], &["--transport=shm", "--memory=private"]];
+    for (path, drive) in paths.into_iter().flat_map(|path| ["thread", "caller"].map(|drive| (path, drive))) {
+        let chosen = ["--role", "both", "--case", "S", "--reps", "2", "--drive", drive];
+        let figures = figures(&[&chosen, path].concat());
         assert_eq!((&figures["schema"], &figures["case"]), (&"peerbench-1".into(), &"S".into()));
         let reps = figures["reps"].as_array().unwrap();
         assert_eq!(reps.len(), 2);
