@@ -174,6 +174,18 @@ impl Pairing {
 /// If one list has fewer bytes than the other, the rest of the other is left out.
 pub fn blocks(source: &[Extent], destination: &[Extent], out: &mut Vec<Block>) {
     out.reserve(source.len().max(destination.len()));
+    // Most often both are cut alike.
+    let is_alike = |(from, to): &(&Extent, &Extent)| from.len == to.len && from.len > 0;
+    let alike = source.iter().zip(destination).take_while(is_alike).count();
+    let (same_source, source) = source.split_at(alike);
+    let (same_destination, destination) = destination.split_at(alike);
+    out.extend(same_source.iter().zip(same_destination).map(|(from, to)| Block {
+        source: from.region,
+        source_offset: from.offset,
+        destination: to.region,
+        destination_offset: to.offset,
+        len: from.len,
+    }));
     let (mut sources, mut destinations) = (source.iter(), destination.iter());
     let (mut from, mut to) = (EMPTY, EMPTY);
     loop {

@@ -317,8 +317,15 @@ impl Joined<'_> {
     /// So many bytes from the start of each page on.
     fn pages(&mut self, grid: &Grid, pages: &[u32], run: u64) {
         let Grid { region, start, item_stride, .. } = *grid;
-        let is_dense = item_stride == run;
-        let near = |a: &u32, b: &u32| is_dense && a.checked_add(1) == Some(*b);
+        let near = |a: &u32, b: &u32| a.checked_add(1) == Some(*b);
+        let is_scattered = item_stride != run || !pages.windows(2).any(|two| near(&two[0], &two[1]));
+        if is_scattered {
+            let mut all = pages.iter().map(|page| start + u64::from(*page) * item_stride);
+            if let Some(offset) = all.next() {
+                self.push(region, offset, run);
+            }
+            return self.out.extend(all.map(|offset| Extent { region, offset, len: run }));
+        }
         let mut runs = pages.chunk_by(near).map(|near| {
             let offset = start + u64::from(near[0]) * item_stride;
             // Fewer pages than a group has.
