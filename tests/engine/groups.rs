@@ -37,6 +37,7 @@ struct Worker {
 pub(crate) fn ranks_that_are_cut_differently_feed_each_other(network: &Network) {
     let tp = |tp, heads| Cut { sizes: GroupSizes::tp(tp), ..alone(heads) };
     let stages = |pp, tp| Cut { sizes: GroupSizes { dp: 1, pp, cp: 1, tp }, ..alone(Some(2)) };
+    let paged = |page_tokens, cut| Cut { page_tokens, ..cut };
     let wide = |cut| Cut { page_tokens: 8, by_heads: true, ..cut };
     for (name, prefill, decode) in [
         ("more prefill ranks", tp(4, Some(4)), wide(tp(2, Some(4)))),
@@ -46,6 +47,9 @@ pub(crate) fn ranks_that_are_cut_differently_feed_each_other(network: &Network) 
         ("latent", tp(4, None), tp(2, None)),
         ("stages to one", stages(2, 1), stages(1, 2)),
         ("one to stages", stages(1, 2), stages(3, 1)),
+        ("stages of four to one of two", stages(2, 4), tp(2, Some(2))),
+        ("small pages to large", paged(16, tp(2, Some(2))), paged(64, tp(1, Some(2)))),
+        ("large pages to tokens", paged(64, tp(1, Some(2))), paged(1, tp(2, Some(2)))),
     ] {
         Groups::new(network, name, prefill, decode).serve(name, 0..2);
     }
@@ -276,5 +280,5 @@ fn value((layer, token, head): (u32, u32, u32)) -> u64 {
 
 const TOKENS: Range<u32> = 0..21;
 const LAYERS: u32 = 3;
-const PAGES: u32 = 8;
+const PAGES: u32 = 24;
 const HEAD_BYTES: u64 = 8;

@@ -8,4 +8,5 @@ mod plan;
 mod random;
 mod ranks;
 mod sizes;
+mod state;
 mod world;
