@@ -43,8 +43,9 @@ impl Core {
                 let shares = shares(shared, now, deadlines, group);
                 let room = ReceiverRoom::new(Arc::clone(&slot), session, from, shares);
                 self.rooms.receivers.insert(slot.room, room);
-                self.join_group(shared, now, (Side::Decode, slot.room));
+                let told = self.open_ballot(now, (Side::Decode, slot.room));
                 self.resolve(shared, now, slot.room);
+                self.join_group(shared, now, (Side::Decode, slot.room), told);
                 return self.grant_wish(shared, now, &slot);
             }
             Command::Reject { room, attempt, detail } => {
@@ -98,7 +99,8 @@ impl Core {
     fn open_sender(&mut self, shared: &Shared, now: Instant, slot: Arc<Slot>, made: SenderRoom) {
         let (room, attempt) = (slot.room, made.attempt);
         self.rooms.senders.insert(room, made);
-        self.join_group(shared, now, (Side::Prefill, room));
+        let told = self.open_ballot(now, (Side::Prefill, room));
+        self.join_group(shared, now, (Side::Prefill, room), told);
         let Adopted { parked, aborted, left, .. } = self.lobby.adopt(room, attempt);
         if let (Some(cause), Some(sender)) = (aborted, self.rooms.senders.get_mut(&room)) {
             sender.session.left_early(now, left, &cause);

@@ -54,15 +54,21 @@ impl Shares {
 }
 
 impl Core {
-    /// A room that was just made takes part in its group's vote.
-    pub(super) fn join_group(&mut self, shared: &Shared, now: Instant, key: Key) {
-        let Some(shares) = self.rooms.shares(key) else { return };
+    /// A room that was just made can take part in its group's vote. There may be a verdict already: it is heard
+    /// by [`join_group`](Self::join_group), when the room's peers are known who have to be told.
+    pub(super) fn open_ballot(&mut self, now: Instant, key: Key) -> Vec<Told> {
+        let Some(shares) = self.rooms.shares(key) else { return Vec::new() };
         let (id, limit) = (shares.member.id(), shares.discover);
-        if shares.member.is_coordinator() {
-            let members = shares.member.members().to_vec();
-            let told = self.ballots.open(now, id, &members, limit);
-            self.tell(shared, now, told);
+        if !shares.member.is_coordinator() {
+            return Vec::new();
         }
+        let members = shares.member.members().to_vec();
+        self.ballots.open(now, id, &members, limit)
+    }
+
+    /// It hears the verdict, or looks for the ranks it shares its outcome with.
+    pub(super) fn join_group(&mut self, shared: &Shared, now: Instant, key: Key, told: Vec<Told>) {
+        self.tell(shared, now, told);
         self.find_mates(shared, now, key);
     }
 
