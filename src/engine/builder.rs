@@ -131,7 +131,8 @@ impl EngineBuilder {
     /// Makes the engine and, unless the caller drives it, starts its progress thread.
     ///
     /// # Errors
-    /// The configuration cannot work, there is no transport or one cannot be opened, or the system refuses a descriptor or thread.
+    /// The configuration cannot work, there is no transport or one cannot be opened, or the system refuses a
+    /// descriptor or thread.
     pub fn build(self) -> Result<Engine, BuildError> {
         let Self { place, model, any_model, tokens, config, directory, is_manual, is_strict, .. } = self;
         config.check()?;

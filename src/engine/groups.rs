@@ -106,14 +106,14 @@ impl Core {
         self.rooms.ungrouped.remove(&key);
         for rank in wanted {
             let addresses = addresses.get(&rank).map(Vec::as_slice).unwrap_or_default();
-            let candidates = reach::candidates(&self.transports, addresses, shared.is_strict);
-            if candidates.is_empty() {
-                let names: Vec<_> = addresses.iter().map(|(name, _)| name.as_str()).collect();
-                let detail =
-                    format!("rank {rank} of the group is reached over {names:?}, none of which is here");
-                self.mate_unusable(shared, now, key, Fault::new(ErrorKind::Bootstrap, detail));
-                continue;
-            }
+            let candidates = match reach::candidates(&self.transports, addresses, shared.is_strict) {
+                Ok(candidates) => candidates,
+                Err(why) => {
+                    let detail = format!("rank {rank} of the group {why}");
+                    self.mate_unusable(shared, now, key, Fault::new(ErrorKind::Bootstrap, detail));
+                    continue;
+                }
+            };
             if let Some(shares) = self.rooms.shares(key) {
                 shares.mates.insert(rank, candidates.clone());
             }

@@ -111,15 +111,15 @@ impl Core {
             receiver.session.joined_by(source.rank, source.destinations.clone());
         }
         for source in sources {
-            let candidates = candidates(&self.transports, &source.addresses, shared.is_strict);
-            if candidates.is_empty() {
-                let names: Vec<_> = source.addresses.iter().map(|(name, _)| name.as_str()).collect();
-                let here =
-                    if shared.is_strict { "which is not the best one here" } else { "none of which is here" };
-                let detail = format!("prefill rank {} is reached over {names:?}, {here}", source.rank);
-                receiver.session.fail(now, Fault::new(ErrorKind::Bootstrap, detail));
-                return;
-            }
+            let found = candidates(&self.transports, &source.addresses, shared.is_strict);
+            let candidates = match found {
+                Ok(candidates) => candidates,
+                Err(why) => {
+                    let detail = format!("prefill rank {} {why}", source.rank);
+                    receiver.session.fail(now, Fault::new(ErrorKind::Bootstrap, detail));
+                    return;
+                }
+            };
             receiver.wanted.insert(source.rank, Wanted { candidates, instance: source.instance });
         }
         for (rank, wanted) in receiver.wanted.clone() {
@@ -168,9 +168,8 @@ impl Core {
 
     /// A link knows its peer's pools: whoever waits for it goes on.
     pub(super) fn link_up(&mut self, shared: &Shared, now: Instant, id: LinkId) {
-        let passed = self.targets.passed_over(id).to_vec();
         let Some((candidates, waiting, farewells)) = self.targets.up(id) else { return };
-        self.note_path(id, passed);
+        self.note_path(id);
         for Farewell { id: room, destinations, cause } in farewells {
             self.send(id, &Frame::Room { id: room, frame: RoomFrame::Join { destinations } });
             self.send(id, &Frame::Room { id: room, frame: RoomFrame::Abort(cause) });
@@ -193,8 +192,9 @@ impl Core {
     }
 
     /// Tells once a link how a peer is reached, and why not in a better way.
-    fn note_path(&mut self, id: LinkId, passed: Vec<(usize, String)>) {
+    fn note_path(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
+        let passed = self.targets.passed_over(id);
         let best = &self.transports[..link.transport];
         link.passed_over = best
             .iter()
@@ -283,16 +283,21 @@ fn places(transports: &[Box<dyn Transport>], candidates: &Candidates) -> String 
 }
 
 /// How a peer is reached that has these addresses, best first, by our own order; if `is_strict`, over our best
-/// transport or not at all.
+/// transport or not at all. If there is no way, why not, as a sentence about the peer goes on.
 pub(super) fn candidates(
     transports: &[Box<dyn Transport>],
     addresses: &[(String, Vec<u8>)],
     is_strict: bool,
-) -> Candidates {
+) -> Result<Candidates, String> {
     let ours = if is_strict { &transports[..transports.len().min(1)] } else { transports };
     let index = |name: &str| ours.iter().position(|transport| transport.name() == name);
     let known = addresses.iter().filter_map(|(name, address)| Some((index(name)?, address.clone().into())));
     let mut candidates: Candidates = known.collect();
     candidates.sort_by_key(|(transport, _)| *transport);
-    candidates
+    if candidates.is_empty() {
+        let names: Vec<_> = addresses.iter().map(|(name, _)| name.as_str()).collect();
+        let here = if is_strict { "which is not the best one here" } else { "none of which is here" };
+        return Err(format!("is reached over {names:?}, {here}"));
+    }
+    Ok(candidates)
 }

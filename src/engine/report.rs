@@ -1,7 +1,6 @@
 //! A picture of an engine at one moment: how each peer is reached, and where each room stands.
 
 use super::core::Core;
-use super::rooms::Key;
 use super::shared::Shared;
 use super::slot::Slot;
 use super::stats::{Stats, TransferStats};
@@ -113,9 +112,7 @@ impl Core {
             let stats = TransferStats::new(&room.session.figures(), room.path);
             room_report(&room.slot, room.session.id().attempt, room.session.waiting_for(), stats)
         });
-        let mut rooms: Vec<_> = senders.chain(receivers).collect();
-        rooms.sort_by_key(|report| -> Key { (report.side, report.room) });
-        Report { peers: peers.collect(), rooms }
+        Report { peers: peers.collect(), rooms: senders.chain(receivers).collect() }
     }
 }
 
