@@ -5,7 +5,6 @@ use super::shm::{self, ShmConfig, ShmTransport};
 #[cfg(feature = "tcp")]
 use super::tcp::{self, TcpConfig, TcpTransport};
 use super::{Transport, TransportError};
-use std::str::FromStr;
 
 /// Every transport of this build that needs no more than a name, best first; those that cannot work here
 /// are left out.
@@ -110,45 +109,40 @@ fn open_all() -> Result<Vec<Box<dyn Transport>>, NamedError> {
 
 #[cfg(feature = "shm")]
 fn open_shm(options: &[(&str, &str)]) -> Opened {
-    let mut config = ShmConfig::new();
-    for &(option, value) in options {
-        let bad = bad(shm::NAME, (option, value), "copiers, name");
-        config = match option {
-            "copiers" => config.copiers(parsed(value).ok_or_else(bad)?),
-            "name" => config.name(value),
-            _ => return Err(bad()),
-        };
-    }
+    let set = |config: ShmConfig, option: &str, value: &str| match option {
+        "copiers" => Some(config.copiers(value.parse().ok()?)),
+        "name" => Some(config.name(value)),
+        _ => None,
+    };
+    let config = configured(shm::NAME, "copiers, name", options, ShmConfig::new(), set)?;
     Ok(Box::new(ShmTransport::new(config)?))
 }
 
 #[cfg(feature = "tcp")]
 fn open_tcp(options: &[(&str, &str)]) -> Opened {
-    let mut config = TcpConfig::new();
-    for &(option, value) in options {
-        let bad = bad(tcp::NAME, (option, value), "bind, advertise, lanes");
-        config = match option {
-            "bind" => config.bind(parsed(value).ok_or_else(bad)?),
-            "advertise" => config.advertise(parsed(value).ok_or_else(bad)?),
-            "lanes" => config.lanes(parsed(value).ok_or_else(bad)?),
-            _ => return Err(bad()),
-        };
-    }
+    let set = |config: TcpConfig, option: &str, value: &str| match option {
+        "bind" => Some(config.bind(value.parse().ok()?)),
+        "advertise" => Some(config.advertise(value.parse().ok()?)),
+        "lanes" => Some(config.lanes(value.parse().ok()?)),
+        _ => None,
+    };
+    let config = configured(tcp::NAME, "bind, advertise, lanes", options, TcpConfig::new(), set)?;
     Ok(Box::new(TcpTransport::new(config)?))
 }
 
+/// A configuration with these options set, by a function that knows the `known` ones and their values.
 #[cfg(any(feature = "shm", feature = "tcp"))]
-fn parsed<T: FromStr>(value: &str) -> Option<T> {
-    value.parse().ok()
-}
-
-#[cfg(any(feature = "shm", feature = "tcp"))]
-fn bad<'a>(
-    name: &'static str,
-    (option, value): (&'a str, &'a str),
+fn configured<C>(
+    name: &str,
     known: &'static str,
-) -> impl Fn() -> NamedError + 'a {
-    move || NamedError::Option { name: name.to_owned(), option: format!("{option}={value}"), known }
+    options: &[(&str, &str)],
+    start: C,
+    set: impl Fn(C, &str, &str) -> Option<C>,
+) -> Result<C, NamedError> {
+    options.iter().try_fold(start, |config, (option, value)| {
+        let bad = || NamedError::Option { name: name.to_owned(), option: format!("{option}={value}"), known };
+        set(config, option, value).ok_or_else(bad)
+    })
 }
 
 #[cfg(all(test, feature = "shm", feature = "tcp"))]
