@@ -99,12 +99,7 @@ impl Stranger {
     fn drive(&mut self, is_done: impl Fn(&Self) -> bool) {
         let mut events = Vec::new();
         while !is_done(self) && !self.is_down {
-            if self.transport.progress(&mut events) == 0 && self.transport.prepare_wait() == Wait::Ready {
-                let fd = self.transport.wake_fd().unwrap();
-                let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-                let woken = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap();
-                assert_ne!(woken, 0, "the engine says nothing");
-            }
+            progress_or_wait(&mut *self.transport, &mut events, "the engine says nothing");
             for event in events.drain(..) {
                 match event {
                     Event::Connected { .. } => self.is_connected = true,
@@ -144,12 +139,7 @@ impl Listener {
     pub(crate) fn answer_in_version(mut self, version: u8) {
         let mut events = Vec::new();
         loop {
-            if self.transport.progress(&mut events) == 0 && self.transport.prepare_wait() == Wait::Ready {
-                let fd = self.transport.wake_fd().unwrap();
-                let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-                let woken = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap();
-                assert_ne!(woken, 0, "nobody connects");
-            }
+            progress_or_wait(&mut *self.transport, &mut events, "nobody connects");
             for event in events.drain(..) {
                 match event {
                     Event::Connected { link, .. } => {
@@ -160,6 +150,16 @@ impl Listener {
                 }
             }
         }
+    }
+}
+
+/// Takes what has come, or waits for it; fails in these words if nothing does.
+fn progress_or_wait(transport: &mut dyn Transport, events: &mut Vec<Event>, silence: &str) {
+    if transport.progress(events) == 0 && transport.prepare_wait() == Wait::Ready {
+        let fd = transport.wake_fd().unwrap();
+        let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let woken = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap();
+        assert_ne!(woken, 0, "{silence}");
     }
 }
 
